@@ -27,7 +27,7 @@ def figures() -> str:
     header = ["op", *(f"over {targets.PEER_NAMES[peer]}" for peer in PEERS), "aims reached"]
     where = (
         "Geometric means of all shapes, dtypes and directions that `python -m bridge bench` "
-        f"measures: {machine_of(report)}. Each op's page has its aims, those that are missed too; "
+        f"measures: {machine_of(report)}. Each op's page has its aims, reached or missed; "
         "every row, median and spread is in [docs/benchmarks/cpu.json](docs/benchmarks/cpu.json), "
         "drawn in [cpu.svg](docs/benchmarks/cpu.svg)."
     )
@@ -60,7 +60,7 @@ def speed_on(op: str, report: Report, name: str) -> Iterator[str]:
             ours, empty = (f"{targets.further_call(row, n) * 1e6:.2f}" for n in ("bridge", "empty"))
             yield (
                 f"Of the {ours} µs of a further call inside one jit {empty} µs are XLA's own, "
-                "those of a handler that does nothing."
+                "measured with an empty handler."
             )
     yield "How many times as fast, in the geometric mean of the shapes:"
     yield means(rows)
@@ -132,25 +132,31 @@ def of_replacements() -> str:
     if not (BENCHMARKS / REPLACEMENTS).exists():
         return "Not measured yet."
     report = read(REPLACEMENTS)
-    found: dict[str, dict[str, str]] = {}
+    found: dict[tuple[str, int], dict[str, str]] = {}
     for row in report["rows"]:
         (peer, gain), times = next(iter(row["speedup"].items())), row["timings"]
         low, high = (
             times[peer][q] / times["bridge"][p] for q, p in (("low", "high"), ("high", "low"))
         )
         cell = f"{gain:.2f} ({low:.2f} to {high:.2f})"
-        found.setdefault(row["form"], {})[f"{row['what']}, {peer}"] = cell
+        found.setdefault((row["form"], row["width"]), {})[f"{row['what']}, {peer}"] = cell
     columns = list(dict.fromkeys(column for cells in found.values() for column in cells))
     words = {"eager": "eager PyTorch", "compile": "torch.compile"}
-    header = ["replaced", *(f"{c.split(', ')[0]}, {words[c.split(', ')[1]]}" for c in columns)]
+    header = [
+        "replaced",
+        "width",
+        *(f"{c.split(', ')[0]}, {words[c.split(', ')[1]]}" for c in columns),
+    ]
     lines = [
-        [form, *(cells.get(column, "") for column in columns)] for form, cells in found.items()
+        [form, str(width), *(cells.get(column, "") for column in columns)]
+        for (form, width), cells in found.items()
     ]
     batch, positions = report["rows"][0]["shape"]
     where = (
-        f"How many times as fast a small Llama in float32 is ({batch} sequences of {positions} "
-        "tokens), the replaced model over the original, both eager or both compiled: quotient of "
-        "medians, and in parentheses quotients of opposite quartiles. "
+        "Speed of a Llama of two layers with replaced layers over the original, both eager or "
+        f"both compiled, in float32, for {batch} sequences of {positions} tokens. The width is the "
+        "number of columns of the hidden states. Cells are quotients of medians, in parentheses "
+        "those of opposite quartiles. "
         f"{machine_of(report)} ([every row](benchmarks/{REPLACEMENTS})). "
         "`python -m bridge bench --ops huggingface` measures it."
     )

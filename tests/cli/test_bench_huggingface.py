@@ -15,9 +15,11 @@ pytest.importorskip("transformers")
 def test_rows_of_replaced_models() -> None:
     from tools.bench import huggingface
 
-    rows = list(huggingface.rows("cpu", 0.0, ("rotary", "all"), modes=(False,)))
+    rows = list(huggingface.rows("cpu", 0.0, ("rotary", "all"), modes=(False,), widths=(64,)))
     assert [row["label"] for row in rows] == [
-        f"{what}, {form}" for form in ("rotary", "all") for what in ("forward", "forward+backward")
+        f"{what}, {form}, 64 wide"
+        for form in ("rotary", "all")
+        for what in ("forward", "forward+backward")
     ]
     for row in rows:
         timings = row["timings"]
@@ -27,14 +29,15 @@ def test_rows_of_replaced_models() -> None:
 
 
 def test_the_original_of_the_bench_is_not_replaced() -> None:
-    """A rotary embedding is replaced for a whole Python module: each model has a copy of it."""
+    """A replaced rotary embedding changes a whole Python module, so each model has its own copy."""
     from transformers.models.llama import modeling_llama
 
     from bridge.torch import huggingface as replaced
     from tools.bench import huggingface
 
-    ours, _ = huggingface._model("test", "cpu", False, replaced.replace)
-    original, _ = huggingface._model("test original", "cpu", False)
+    sizes = huggingface._sizes(64)
+    ours, _ = huggingface._model("test", "cpu", False, sizes, replaced.replace)
+    original, _ = huggingface._model("test original", "cpu", False, sizes)
     assert ours.state_dict().keys() == original.state_dict().keys()
     homes = [sys.modules[type(m).__module__] for m in (ours, original)]
     assert hasattr(homes[0].apply_rotary_pos_emb, "__wrapped__")

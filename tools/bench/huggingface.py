@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -13,14 +14,7 @@ from tools.bench.cases import HUGGINGFACE
 from tools.bench.timing import Contender, interleave
 
 BATCH, POSITIONS = 2, 128
-SIZES = {
-    "vocab_size": 1024,
-    "hidden_size": 256,
-    "intermediate_size": 688,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-}
+WIDTHS = (256, 1024)  # columns of the hidden states
 KINDS = ("norms", "mlps", "rotary", "loss")
 FORMS = {"all": KINDS, **{kind: (kind,) for kind in KINDS}}
 FORWARD, STEP = "forward", "forward+backward"
@@ -31,6 +25,7 @@ def rows(
     seconds: float,
     forms: tuple[str, ...] = tuple(FORMS),
     modes: tuple[bool, ...] = (False, True),
+    widths: tuple[int, ...] = WIDTHS,
 ) -> Iterator[dict[str, Any]]:
     """Yields the timings of each replacement and of all together, paired with the original.
 
@@ -41,34 +36,49 @@ def rows(
 
     from bridge.torch import huggingface
 
-    ids = torch.randint(3, SIZES["vocab_size"], (BATCH, POSITIONS)).to(device)
     # Each model, and the original, has two graphs: with gradients and without.
-    torch.compiler.config.recompile_limit = 8 * len(FORMS)
-    for compiled in modes:
-        original = _model("original", device, compiled)
+    torch.compiler.config.recompile_limit = 8 * len(FORMS) * len(widths)
+    for width, compiled in itertools.product(widths, modes):
+        sizes = _sizes(width)
+        ids = torch.randint(3, sizes["vocab_size"], (BATCH, POSITIONS)).to(device)
+        original = _model("original", device, compiled, sizes)
         for form in forms:
             wanted = {kind: kind in FORMS[form] for kind in (*KINDS, "activations")}
-            name = f"{form}{'_compiled' if compiled else ''}"
             replace = lambda model, wanted=wanted: huggingface.replace(model, **wanted)  # noqa: E731
-            ours = _model(name, device, compiled, replace)
+            ours = _model(form, device, compiled, sizes, replace)
             for what, run in ((FORWARD, _forward), (STEP, _step)):
-                yield _row(what, form, compiled, (ours, original), run, ids, seconds)
+                yield _row(what, (form, width, compiled), (ours, original), run, ids, seconds)
+
+
+def _sizes(width: int) -> dict[str, int]:
+    return {
+        "vocab_size": 1024,
+        "hidden_size": width,
+        "intermediate_size": width * 43 // 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": width // 32,
+        "num_key_value_heads": width // 64,
+    }
 
 
 def _model(
-    name: str, device: str, compiled: bool, change: Callable[[Any], Any] = lambda model: None
+    name: str,
+    device: str,
+    compiled: bool,
+    sizes: dict[str, int],
+    change: Callable[[Any], Any] = lambda model: None,
 ) -> tuple[Any, Any]:
     """Returns a changed Llama with its own copy of the modeling code, and its loss function."""
     import torch
     from transformers.models.llama import modeling_llama
 
-    home = f"{modeling_llama.__name__}_bench_{name}_{int(compiled)}"
+    home = f"{modeling_llama.__name__}_bench_{name}_{sizes['hidden_size']}_{int(compiled)}"
     if home not in sys.modules:
         spec: Any = importlib.util.spec_from_file_location(home, modeling_llama.__file__)
         sys.modules[home] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[home])
     torch.manual_seed(0)
-    model = sys.modules[home].LlamaForCausalLM(modeling_llama.LlamaConfig(**SIZES)).to(device)
+    model = sys.modules[home].LlamaForCausalLM(modeling_llama.LlamaConfig(**sizes)).to(device)
     change(model)
 
     def loss(ids: Any) -> Any:
@@ -99,15 +109,19 @@ def _step(given: tuple[Any, Any], ids: Any) -> Any:
 
 def _row(
     what: str,
-    form: str,
-    compiled: bool,
+    case: tuple[str, int, bool],
     models: tuple[Any, Any],
     run: Callable[[Any, Any], Any],
     ids: Any,
     seconds: float,
 ) -> dict[str, Any]:
+    import bridge
     from tools.bench.in_torch import wait_on
 
+    form, width, compiled = case
+    for model in models:
+        run(model, ids)
+    bridge.wait()  # until programs that the first call asked for are compiled
     peer, wait = "compile" if compiled else "eager", wait_on(ids.device.type)
     contenders = [
         Contender(name, partial(run, model, ids), wait)
@@ -120,10 +134,11 @@ def _row(
         "what": what,
         "dtype": "float32",
         "form": form,
+        "width": width,
         "shape": list(ids.shape),
         "memory": "new",
         "part": HUGGINGFACE,
-        "label": f"{what}, {form}{', compiled' if compiled else ''}",
+        "label": f"{what}, {form}, {width} wide{', compiled' if compiled else ''}",
         "bytes": 0.0,
         "timings": {name: timing.to_json() for name, timing in timings.items()},
         "gigabytes_per_second": {},
