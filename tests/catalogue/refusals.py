@@ -1,4 +1,4 @@
-"""Bad input, which both frameworks refuse in the same words."""
+"""Bad input that both frameworks refuse with the same message."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 import bridge.jax
 import bridge.torch
 
-# run(module, make) calls a function of bridge.torch or bridge.jax on arrays of ones that
-# make(*shape, dtype=...) makes; what it raises, and the words that are in it.
+# run(module, make) calls a function of bridge.torch or bridge.jax on arrays of ones, which
+# make(*shape, dtype=...) creates; then the exception, and a part of its message.
 Refusal = tuple[Callable[..., Any], type[Exception], str]
 
 
 def assert_refused(refusal: Refusal, function: str = "") -> None:
-    """Calls it in both; `function` is what the words begin with."""
+    """Makes the call in both frameworks; `function` is the first word of the message."""
     run, kind, words = refusal
     said = []
     for module, make in (

@@ -1,4 +1,4 @@
-"""bias_dropout_add: the order of its roundings, and the words of its masks."""
+"""bias_dropout_add: the order of its roundings, and the random words of its masks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_order_of_roundings(
 
 
 def test_words_are_those_that_are_published() -> None:
-    """The vectors of the authors of Philox (kat_vectors of Random123)."""
+    """The words equal the vectors published by the authors of Philox (kat_vectors of Random123)."""
     ones = 0xFFFFFFFF
     for counter, key, expected in (
         ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
@@ -59,7 +59,7 @@ def test_words_are_those_that_are_published() -> None:
 
 @pytest.mark.parametrize("columns", [64, 5, 700])
 def test_an_element_is_kept_up_to_its_own_word(columns: int) -> None:
-    """At the threshold w an element whose word is w is kept, at w + 1 it is dropped."""
+    """With the threshold w an element whose word is w is kept; with w + 1 it is dropped."""
     x = torch.ones(2, columns)
     drawn = words(7, 0, np.arange(2 * columns, dtype=np.uint64))
     for i in (0, 1, columns - 1, columns, 2 * columns - 1):
@@ -75,7 +75,7 @@ def test_one_compiled_program_for_every_p() -> None:
     x, bias, residual = torch.randn(30, 70), torch.randn(70), torch.randn(30, 70)
     leaves = [tensor.requires_grad_() for tensor in (x, bias, residual)]
     for request in requests_of("bias_dropout_add", "float32"):
-        request.compile()  # where a test before this one in its process had them forgotten
+        request.compile()  # an earlier test in this process may have removed them
     for p in (0.0123, 0.1, 0.5, 0.98):
         before = _native.generated_calls()
         y = bt.bias_dropout_add(*leaves, p=p, seed=1)

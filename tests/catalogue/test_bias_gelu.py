@@ -1,4 +1,4 @@
-"""bias_gelu where its derivative is 0: no cotangent makes anything of it but an infinite one."""
+"""bias_gelu where its derivative is 0: only an infinite cotangent may change the gradient."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "flo
 def test_the_derivative_at_minus_infinity_is_zero(
     own: Any, dtype: str, form: str, has_bias: bool
 ) -> None:
-    """Three columns a row: x of −∞, of the least number, and of −1000."""
+    """Each row has three columns: x of −∞, of the least number, and of −1000."""
     columns = np.array([-np.inf, -LARGEST[dtype], -1000.0]).astype(numpy_dtype(dtype))
     cotangents = (LARGEST[dtype], -LARGEST[dtype], np.inf, -np.inf)
     g = np.repeat(np.array(cotangents)[:, None], 3, axis=1).astype(numpy_dtype(dtype))
@@ -39,13 +39,13 @@ def test_the_derivative_at_minus_infinity_is_zero(
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_derivative_before_it_underflows_is_not_zero(own: Any, dtype: str, form: str) -> None:
-    """The derivative is a small number of float32 there, which a large cotangent brings back."""
+    """The derivative is a small number of float32 there; a large cotangent makes it visible."""
     least = {"tanh": -10.0, "none": -13.5, "sigmoid": -58.0}[form]
     x = np.array([least]).astype(numpy_dtype(dtype))
     g = np.array([3e38 if dtype != "float16" else 65504.0]).astype(numpy_dtype(dtype))
     _, dx = own.vjp(lambda x: own.ops.bias_gelu(x, approximate=form), [x], g)
     exact = gelu_derivative(x.astype(np.float64), form, 1) * g.astype(np.float64)
-    if dtype == "float16":  # too small for the type
+    if dtype == "float16":  # too small for the dtype
         exact = np.zeros(1)
     rough = 1e-2 if dtype == "bfloat16" else 1e-3  # of a subnormal derivative
     np.testing.assert_allclose(dx.astype(np.float64), exact, rtol=rough)

@@ -1,4 +1,4 @@
-"""linear_cross_entropy in what keeps a graph of ops: torch.export and torch.jit.trace."""
+"""linear_cross_entropy in graphs of ops: torch.export and torch.jit.trace."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import bridge.torch
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),  # the checks look at sizes
+    pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),  # the checks read sizes
 ]
 
 LABELS = torch.tensor([1, 2, -100, 4, 10])
 
 
 class Model(torch.nn.Module):
-    """A loss that is not all of it, so that a share of the gradients would go unnoticed."""
+    """A model whose loss has another term too, so that a wrong scale of gradients is seen."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def test_an_exported_module_has_all_its_gradients(strict: bool, options: Any) ->
 
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_jit_trace(chunk: int | None) -> None:
-    """The traced function takes other numbers of rows."""
+    """The traced function accepts other numbers of rows."""
     weight = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
 
     def loss(hidden: Any, weight: Any, labels: Any) -> Any:

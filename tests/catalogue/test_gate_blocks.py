@@ -17,7 +17,7 @@ ROWS, D = (5, 3), 12
 
 
 def in_blocks(halves: np.ndarray, blocks: int) -> np.ndarray:
-    """The columns of `[gate | up]` as so many packed blocks."""
+    """Returns the columns of `[gate | up]` as `blocks` packed blocks."""
     gate, up = (np.split(half, blocks, -1) for half in np.split(halves, 2, -1))
     return np.concatenate([part for pair in zip(gate, up, strict=True) for part in pair], -1)
 

@@ -31,7 +31,7 @@ def _tanh_form(x: Any) -> Any:
     return np.sqrt(8 / np.pi) * (x + 0.044715 * x**3)
 
 
-# Value and derivative.
+# Activations and their derivatives.
 ACTIVATIONS: dict[str, Any] = {
     "silu": (lambda x: x * _sigmoid(x), lambda x: _sigmoid(x) * (1 + x * _sigmoid(-x))),
     "gelu": (
@@ -74,7 +74,7 @@ def reference(
     limit: float = math.inf,
     linear_offset: float = 0.0,
 ) -> Any:
-    """y and the gradients of gate, up and weight, in float64."""
+    """Returns y and the gradients of gate, up and weight, in float64."""
     gate, up, g = (np.asarray(a, np.float64) for a in (gate, up, g))
     gate, up = gate + np.asarray(biases[0], float), up + np.asarray(biases[1], float)
     weight = np.asarray(weight, np.float64)[..., None]
@@ -87,7 +87,7 @@ def reference(
 
 
 def near(found: Any, expected: Any, dtype: str, terms: int = 1) -> None:
-    """Within a few units of the largest number; of 1, where terms of that size are added."""
+    """Compares within a few units of the largest number, or of 1 for sums of terms near 1."""
     unit = EPSILON[dtype] + 8 * EPSILON["float64" if dtype == "float64" else "float32"]
     size = np.max(np.abs(expected), initial=1e-3 if terms == 1 else 1.0)
     np.testing.assert_allclose(
@@ -127,7 +127,7 @@ def test_apart(own: Any, activation: str, dtype: str, options: Any, shape: Any, 
 def test_packed_is_apart(
     own: Any, interleaved: bool, wide_bias: bool, dtype: str, rng: Any
 ) -> None:
-    """The same bits, values and gradients, as of two arrays."""
+    """Packed and separate arrays have the same bits, in values and gradients."""
     d = 33
     packed, g = numbers(rng, (4, 3, 2 * d), dtype), numbers(rng, (4, 3, d), dtype)
     halves = (
@@ -175,7 +175,7 @@ def test_same_bits_and_the_named_activation(name: str, rng: Any) -> None:
 
 
 def test_biases_of_both_lengths_one_after_another() -> None:
-    """Also where autograd records the calls."""
+    """Biases of both lengths work in turn, also when autograd records the calls."""
     x = torch.randn(3, 8, requires_grad=True)
     biases = torch.randn(4), torch.randn(8), torch.randn(4), torch.randn(8)
     for interleaved in (False, True):

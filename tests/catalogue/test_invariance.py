@@ -1,4 +1,4 @@
-"""A row's bits depend on that row alone: what docs/invariance.md promises of every row op."""
+"""A row's bits depend on that row alone: the promise of docs/invariance.md for every row op."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from bridge.cli.catalogue import ROW_OPS
 from bridge.cli.entries import FIXED, Entry, draw
 from tests.frameworks import FRAMEWORKS, bits, numpy_dtype
 
-# Rows, of which a batch has some again: more than a chunk of the tree of columns has, and of more
-# columns than a chunk of the tree of a row.
+# The number of different rows, and the shape. Rows exceed a chunk of the column tree, and columns a
+# chunk of the row tree. A batch repeats some rows.
 ROWS, SHAPE = 131, (131, 1031)
-# These are no row ops: what crosses rows, an argument's own shape, or a place in the whole array.
+# Functions that are no row ops: they use other rows, an argument's own shape, or the position in
+# the whole array.
 OTHERS = {
     "all_gather": "joins rows of several processes",
     "bias_dropout_add": "a mask is drawn by the place in the whole array",
@@ -38,7 +39,7 @@ DTYPES = ("bfloat16", "float32")
 
 def test_every_public_op_is_here_or_says_why_not() -> None:
     named = {name.partition(" ")[0] for name in ROW_OPS} | {*OTHERS}
-    # Others write into memory, are halves of one, or have the arithmetic of one under another name.
+    # Functions that write into memory, are a half of another, or repeat another's arithmetic.
     named |= {"bias_gelu_", "scaled_softmax_backward", "glu", "from_torch", "from_jax"}
     named |= {"record"}  # an identity
     for module in (bridge.torch, bridge.jax):
@@ -47,7 +48,7 @@ def test_every_public_op_is_here_or_says_why_not() -> None:
 
 
 def drawn(entry: Entry, dtype: str, rng: Any) -> dict[str, Any]:
-    """Operands by name, and a cotangent of each result."""
+    """Returns operands by name, and a cotangent of each result."""
     given = {name: draw(role, SHAPE, numpy_dtype(dtype), rng) for name, role in entry.roles.items()}
     for i, role in enumerate(entry.results):
         of_result = "float32" if role == "per row" else dtype
@@ -60,7 +61,7 @@ def batch_of(entry: Entry, given: Mapping[str, Any], rows: Any) -> dict[str, Any
 
 
 def of_rows(own: Any, entry: Entry, given: Mapping[str, Any]) -> list[Any]:
-    """The bits of the results, and of the gradients of what has a part for each row."""
+    """Returns the bits of the results, and of the gradients of operands with rows."""
     fixed = {name: own.array(given[name]) for name, role in entry.roles.items() if role in FIXED}
     found = []
     for i in range(len(entry.results)):
@@ -95,7 +96,7 @@ def test_a_row_alone_and_in_any_batch(own: Any, name: str, dtype: str, rng: Any)
             assert_rows(of_rows(own, entry, batch_of(entry, given, rows)), whole, rows)
     rows = rng.permutation(ROWS)
     assert_rows(of_rows(own, entry, batch_of(entry, given, rows)), whole, rows)
-    # Without the dimension of the batch.
+    # A row without the batch dimension.
     row = int(rng.integers(0, ROWS))
     assert_rows(of_rows(own, entry, batch_of(entry, given, row)), whole, row)
 

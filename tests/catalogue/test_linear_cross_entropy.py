@@ -1,4 +1,4 @@
-"""linear_cross_entropy: what the plain form computes, in less memory, under every transform."""
+"""linear_cross_entropy: the results of the plain form, in less memory, under every transform."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_values_and_gradients(
         )
 
 
-# torch.compile itself makes an object of torch's class of Functions.
+# torch.compile itself instantiates torch's class of Functions.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_torchs_transforms(reduction: str) -> None:
@@ -114,7 +114,7 @@ def _distance(found: Any, expected: Any) -> float:
 
 @each
 def test_small_shares_in_float16(own: Any, rng: Any) -> None:
-    """A row's share of a mean over many rows is less than float16 has: it comes in at the end."""
+    """A row's share of a mean over many rows underflows in float16, so it is applied at the end."""
     rows, features, columns = 4000, 8, 2000
     hidden = rng.normal(size=(rows, features)).astype(np.float16)
     weight = (0.05 * rng.normal(size=(columns, features))).astype(np.float16)
@@ -142,7 +142,7 @@ def test_float16_sums_that_overflow_where_their_mean_does_not() -> None:
 @each
 @pytest.mark.parametrize("size", [3000.0, 1.0, 1e-3, 1e-5])
 def test_sums_in_float16_of_large_and_of_small_numbers(own: Any, rng: Any, size: float) -> None:
-    """They neither overflow before they are divided nor lose digits that a result has."""
+    """They neither overflow before the division nor lose digits of the result."""
     rows, features, columns = 2048, 16, 24
     hidden = (rng.normal(size=(rows, features)) * size).astype(np.float16)
     weight = (rng.normal(size=(columns, features)) / max(size, 1)).astype(np.float16)
@@ -158,7 +158,7 @@ def test_sums_in_float16_of_large_and_of_small_numbers(own: Any, rng: Any, size:
     h, w = hidden.astype(float), weight.astype(float)
     _, d = reference(h @ w.T, labels, np.full((), float(scale)), "mean")
     for gradient, expected in zip(found, (d @ w, d.T @ h), strict=True):
-        unit = 2.0**-24  # the smallest number of the type
+        unit = 2.0**-24  # the smallest number of the dtype
         off = np.abs(gradient.astype(float) - expected)
         assert off.max() < 2e-3 * np.abs(expected).max() + unit
 
@@ -230,8 +230,10 @@ def test_autocast(reduction: str) -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_what_autograd_sees(reduction: str) -> None:
-    """Memory is given back after the backward pass, changes in place are refused, and an outer
-    checkpoint computes the call again."""
+    """Autograd frees memory after the backward pass and refuses changes in place.
+
+    An outer checkpoint computes the call again.
+    """
     hidden, labels = torch.randn(6, 8), torch.arange(6)
 
     def f(w: Any) -> Any:
@@ -255,7 +257,7 @@ def test_what_autograd_sees(reduction: str) -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_weights_that_hidden_was_computed_from(reduction: str) -> None:
-    """Gradients that are to be differentiated again are the same, and hooks are called once."""
+    """Gradients are the same when they are differentiated again, and hooks are called once."""
     torch.manual_seed(3)
     weight = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([1, 4, 2, 0])

@@ -30,7 +30,7 @@ def wide(dtype: str) -> str:
 
 
 def reference(x: Any, scale: float) -> Any:
-    """lse and softmax of scale·x in float64."""
+    """Returns lse and softmax of scale·x in float64."""
     s = np.asarray(x, np.float64) * scale
     largest = s.max(-1, keepdims=True)
     lse = np.log(np.exp(s - largest).sum(-1, keepdims=True)) + largest
@@ -40,9 +40,9 @@ def reference(x: Any, scale: float) -> Any:
 def near(
     found: Any, expected: Any, dtype: str, largest: float = 1.0, of_powers: float = 0.0
 ) -> None:
-    """Within a few units of the largest number, or of what is subtracted on the way to it.
+    """Compares within a few units of the largest number, or of the largest intermediate number.
 
-    A power has as many units more as its exponent, a rounded difference, is large.
+    The error of a power has as many more units as its exponent, a rounded difference, is large.
     """
     unit = EPSILON[dtype] + (4 + of_powers) * EPSILON[wide(dtype)]
     size = np.max(np.abs(expected), initial=largest)
@@ -107,7 +107,7 @@ def test_special_rows(own: Any) -> None:
 
 
 _F = torch.nn.functional
-# By bridge, and by torch.
+# Losses by bridge, and by torch.
 LOSSES: dict[str, tuple[Any, Any]] = {
     "log_softmax": (lambda o, x, y: o.log_softmax(x), lambda x, y: _F.log_softmax(x, -1)),
     "token_log_probs": (
@@ -124,8 +124,10 @@ LOSSES: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize(("spread", "shift"), [(1, 0), (10, 0), (100, 0), (1, 1000), (1, -1000)])
 @pytest.mark.parametrize("name", LOSSES)
 def test_errors_are_no_larger_than_torchs(name: str, spread: float, shift: float, rng: Any) -> None:
-    """Whatever a row is shifted by, in float32 against float64; the sum of powers may be large, and
-    what is near to it small."""
+    """Float32 errors against float64 do not depend on the shift of a row.
+
+    The sum of powers may be large, and its difference to the shift small.
+    """
     x = (rng.normal(size=(256, 1000)) * spread + shift).astype(np.float32)
     labels = np.where(np.arange(256) % 2, rng.integers(0, 1000, 256), x.argmax(-1))
     own, y = FRAMEWORKS[0], torch.tensor(labels)
@@ -142,7 +144,7 @@ def test_errors_are_no_larger_than_torchs(name: str, spread: float, shift: float
 
 @each
 def test_what_is_nearly_certain_keeps_its_digits(own: Any) -> None:
-    """log(1/(1 + n e^-d)) is not 0 where 1 + n e^-d is 1."""
+    """log(1/(1 + n e^-d)) is not 0 even if 1 + n e^-d rounds to 1."""
     d = np.linspace(10, 19, 64)[:, None]
     x = np.float32(500.5) - d.astype(np.float32) * (np.arange(33) > 0)
     x = x.astype(np.float32)
@@ -158,7 +160,7 @@ def test_what_is_nearly_certain_keeps_its_digits(own: Any) -> None:
 def test_gradients_of_logsumexp_whatever_the_sum(
     own: Any, shift: float, dtype: str, rng: Any
 ) -> None:
-    """A softmax does not lose the digits that a sum beside a large number has lost."""
+    """The softmax does not lose digits when the sum does, beside a large number."""
     largest = 3e4 if dtype == "float16" else np.inf
     x = rng.normal(size=(16, 50)) * max(1, abs(shift) * 1e-3) + np.clip(shift, -largest, largest)
     x = x.clip(-2 * largest, 2 * largest).astype(numpy_dtype(dtype))
@@ -167,7 +169,7 @@ def test_gradients_of_logsumexp_whatever_the_sum(
     _, found = own.vjp(own.ops.logsumexp, [x], g)
     s, _, y = reference(x - x.astype(float).max(-1, keepdims=True), 1.0)
     expected = g.astype(float)[:, None] * y
-    # A power has as many units as its exponent is large.
+    # A power has as many units of error as its exponent is large.
     unit = EPSILON[dtype] + (4 - s.clip(-200)) * EPSILON[wide(dtype)]
     least = np.finfo(np.float16).smallest_subnormal if dtype == "float16" else 1e-37
     assert np.all(np.abs(found.astype(float) - expected) <= unit * np.abs(expected) + least)
@@ -194,9 +196,12 @@ ROWS: dict[str, Any] = {
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", ROWS)
 def test_errors_in_units(own: Any, kind: str, dtype: str, rng: Any) -> None:
-    """log Σ e^x in units of itself, or of 1; log Σ e^(x − max), here of the largest, in units of
-    itself, however small it is; and of 16-bit numbers one unit more for each 8 that the others lie
-    below the largest."""
+    """Checks errors in units.
+
+    The units are: for log Σ e^x, of itself, or of 1; for log Σ e^(x − max), of itself, however
+    small it is. For 16-bit numbers one more unit is allowed for each 8 by which the others are
+    below the largest.
+    """
     cases = [(columns, 1.0) for columns in (1, 2, 33, 1000, 4096, 70000)]
     if kind != "huge":  # a product with 64 is exact
         cases += [(2, 64.0), (1000, 64.0)]
@@ -226,7 +231,7 @@ def test_errors_in_units(own: Any, kind: str, dtype: str, rng: Any) -> None:
 @each
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_number_that_is_alone_is_exact(own: Any, dtype: str, rng: Any) -> None:
-    """In a row of one column, and beside nothing but −∞."""
+    """It is exact in a row of one column, and among columns of −∞."""
     one = logits(rng, (1000, 1), dtype)
     np.testing.assert_array_equal(own.call(own.ops.logsumexp, one), one[:, 0].astype(wide(dtype)))
     np.testing.assert_array_equal(own.call(own.ops.log_softmax, one), np.zeros_like(one))
@@ -236,7 +241,7 @@ def test_a_number_that_is_alone_is_exact(own: Any, dtype: str, rng: Any) -> None
 
 
 def test_a_label_out_of_range(rng: Any) -> None:
-    """Seen before where nobody waits for it, else NaN for its row alone."""
+    """It raises if the check need not wait; otherwise its row alone becomes NaN."""
     x, labels = logits(rng, (4, 9), "float32"), np.array([0, 9, -1, 8])
     t, j = torch.tensor(x), jnp.asarray(x)
     words = "token_log_probs: labels has -1, expected numbers of columns, from 0 to 8"

@@ -1,4 +1,4 @@
-"""Modules of gated units, of softmax and its logarithm, and of a linear layer's cross-entropy."""
+"""Modules of gated units, of softmax and log-softmax, and of linear cross-entropy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.torch.expected import assert_close, assert_same_bits
 from tests.torch.replay import replay
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# In NumPy and in torch, for values and for gradients.
+# Activations in NumPy for values, and in torch for gradients.
 ACTIVATIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Tensor], Tensor]]] = {
     "SwiGLU": (lambda x: x / (1 + np.exp(-x)), torch.nn.SiLU()),
     "GEGLU": (lambda x: x * (1 + erf(x / np.sqrt(2))) / 2, torch.nn.GELU()),
@@ -98,7 +98,7 @@ def test_wrong_options_of_gated_units(modules: Any) -> None:
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_gated_units_of_flax(name: str, rng: Any) -> None:
-    """In a layer, jitted, with the gradients of its parameters; the bits of torch."""
+    """A jitted layer with gradients of its parameters has the bits of torch."""
     packed = rng.normal(size=(3, 34)).astype(np.float32)
     ours = getattr(bn, name)()
     np.testing.assert_array_equal(
@@ -183,7 +183,7 @@ def test_norms_are_traced() -> None:
         assert_same_bits(fx.symbolic_trace(norm)(x), norm(x))
 
 
-# torch has it from 2.13 on.
+# torch has it from version 2.13 on.
 ORIGINAL = getattr(torch.nn, "LinearCrossEntropyLoss", None)
 
 
@@ -214,7 +214,7 @@ def test_linear_cross_entropy(options: Any, reduction: str, dtype: torch.dtype) 
         return loss(logits, labels)
 
     tensors = [hidden, *(p.detach() for p in ours.parameters())]
-    # The logits are rounded to bfloat16, the loss that is compared to float32 is not.
+    # The original rounds logits to bfloat16 but not the loss, which is compared in float32.
     if dtype == torch.float32:
         replay(run, exact, tensors, ulps=64, dtypes=[torch.float32])
     assert ours(hidden, labels).dtype == torch.float32

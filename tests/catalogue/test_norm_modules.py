@@ -1,4 +1,4 @@
-"""Modules of the norms and of the gated unit: the originals' parameters, nearly their numbers."""
+"""Modules of the norms and of the gated unit: the originals' parameters, nearly their results."""
 
 from __future__ import annotations
 

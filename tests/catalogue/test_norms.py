@@ -23,7 +23,7 @@ MIXES = [
     ("bfloat16", "bfloat16", "bfloat16"),
     ("float16", "float16", "float16"),
     ("float64", "float64", "float64"),
-    ("bfloat16", "float32", "bfloat16"),  # weights as autocast leaves them
+    ("bfloat16", "float32", "bfloat16"),  # the dtypes of weights under autocast
     ("bfloat16", "bfloat16", "float32"),
     ("float16", "float32", "bfloat16"),
     ("float32", "float64", "bfloat16"),
@@ -38,9 +38,9 @@ def numbers(rng: np.random.Generator, shape: Any, dtype: str) -> Any:
 
 
 def reference(norm: str, h: Any, weight: Any, bias: Any, g: Any, eps: float, offset: float) -> Any:
-    """y and the gradients of h, weight and bias, in float64, from the formulas of the papers.
+    """Returns y and the gradients of h, weight and bias, in float64, from the papers' formulas.
 
-    And the largest number that is subtracted from on the way to the gradient of h.
+    The last result is the largest number from which the formula of h's gradient subtracts.
     """
     h, weight, bias, g = (np.asarray(a, np.float64) for a in (h, weight, bias, g))
     rows = tuple(range(h.ndim - 1))
@@ -56,7 +56,7 @@ def reference(norm: str, h: Any, weight: Any, bias: Any, g: Any, eps: float, off
 
 
 def near(found: Any, expected: Any, dtype: str, terms: int = 1, largest: float = 0.0) -> None:
-    """Within a few units of the largest number, or of what is subtracted on the way to it."""
+    """Compares within a few units of the largest number, or of the largest intermediate number."""
     unit = EPSILON[dtype] + 4 * EPSILON["float64" if dtype == "float64" else "float32"]
     size = max(largest, np.max(np.abs(expected), initial=1e-3 if terms == 1 else 1.0))
     np.testing.assert_allclose(
@@ -155,7 +155,7 @@ def test_a_row_of_equal_numbers_is_its_bias(own: Any, dtype: str, rng: Any) -> N
 def test_rows_whose_mean_is_far_above_their_spread(
     own: Any, dtype: str, mean: float, d: int, has_residual: bool, rng: Any
 ) -> None:
-    """In units of 2^-23 of the largest number (2^-52 of float64): h itself is exact in float64."""
+    """Errors are in units of 2^-23 of the largest number (float64: 2^-52); h itself is exact."""
     x = (rng.normal(size=(5, d)) + mean).astype(numpy_dtype(dtype))
     weight, bias, g = (numbers(rng, shape, dtype) for shape in (d, d, (5, d)))
     operands, h = [x, weight, bias], x
@@ -166,7 +166,7 @@ def test_rows_whose_mean_is_far_above_their_spread(
     y, *gradients = own.vjp(
         lambda *given: norm(*given)[0] if has_residual else norm(*given), operands, g
     )
-    # A norm does not change where a row is shifted. This shift has no rounding.
+    # A shift of a row does not change its norm. This shift has no rounding.
     shifted = h.astype(np.float64)
     shifted = shifted - shifted[:, :1]
     expected, largest = reference("layer_norm", shifted, weight, bias, g, 1e-5, 0.0)
@@ -188,7 +188,7 @@ def test_a_row_of_thousandths_on_ten_thousand() -> None:
 @both
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_a_row_whose_squares_overflow(own: Any, norm: str, dtype: str, rng: Any) -> None:
-    """As the pages state the bound: just below it the norm of the row, beyond it nothing."""
+    """The row has its norm just below the bound of the docs, and 0 beyond it."""
     bound = 2.0**511 if dtype == "float64" else 2.0**63
     for scale, is_right in ((bound / 2, True), (4 * bound, False)):
         x = (scale * np.array([[1.0, -1.0, 0.5, -0.5]])).astype(numpy_dtype(dtype))
@@ -227,9 +227,9 @@ def test_derivatives_of_second_order_and_forward_mode(norm: str) -> None:
 @both
 @pytest.mark.parametrize("has_residual", [False, True])
 def test_derivatives_along_some_operands(norm: str, has_residual: bool) -> None:
-    """A result independent of the operand has the tangent 0: a gradient of weights, by weights.
+    """The tangent is 0 for a result that does not depend on the operand, such as a weight gradient.
 
-    Towards all subsets of the operands, of a loss that is linear in the result.
+    Tested for all subsets of the operands, with a loss that is linear in the result.
     """
     torch.manual_seed(0)
     shapes = [(2, 3), (3,), *[(2, 3)] * has_residual]
@@ -287,7 +287,7 @@ def test_transforms(norm: str, rng: Any) -> None:
 
 
 def test_calls_on_other_dtypes_follow_each_other() -> None:
-    """A plan of one call is not used for another call whose sum has another dtype."""
+    """The cached plan of a call is not used for a call whose sum has another dtype."""
     floats = (torch.float32, torch.bfloat16, torch.float16)
     for x_dtype, r_dtype, w_dtype in itertools.product(floats, floats, (None, *floats)):
         x, residual = torch.randn(3, 40).to(x_dtype), torch.randn(3, 40).to(r_dtype)

@@ -16,7 +16,7 @@ from tests.catalogue.refusals import Refusal, assert_refused
 from tests.frameworks import DTYPES, EPSILON, FRAMEWORKS, bits, numpy_dtype
 
 each = pytest.mark.parametrize("own", FRAMEWORKS, ids=lambda own: own.name)
-# x, and the tables: of each position, of each batch too, and of one position.
+# Shapes of x and of the tables: per position, per batch and position, and of a single position.
 SHAPES = [
     ((2, 3, 5, 8), (5, 4)),
     ((2, 3, 5, 8), (2, 1, 5, 4)),
@@ -72,10 +72,10 @@ def test_values_and_gradients(
     np.testing.assert_allclose(y.astype(float), reference(x, cos, sin, interleaved), **tolerance)
     back = reference(g, cos, -np.asarray(sin, np.float64), interleaved)
     np.testing.assert_allclose(dx.astype(float), back, **tolerance)
-    # y is linear in the tables: what their gradients say of another pair of them.
+    # y is linear in the tables, so their gradients give its change along another pair of tables.
     other = tables(rng, shapes[1], shapes[0], dtype)
     expected = (g * reference(x, *other, interleaved)).sum()
-    if shapes[0][-1] > 2 * shapes[1][-1]:  # what passes is not turned
+    if shapes[0][-1] > 2 * shapes[1][-1]:  # columns beyond the tables are not rotated
         rest = np.s_[..., 2 * shapes[1][-1] :]
         expected -= (g[rest].astype(float) * x[rest].astype(float)).sum()
     found = sum(
@@ -100,7 +100,7 @@ def test_same_bits(interleaved: bool, shapes: Any, rng: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_autocast_leaves_alone(dtype: torch.dtype) -> None:
-    """Also what passes, of each dtype but autocast's own: torch.cat does not take all of them."""
+    """Autocast changes no other dtype, also in columns that pass: torch.cat cannot join all."""
     x, tables = torch.randn(2, 8).to(dtype), torch.randn(2, 2, 3).to(dtype)
     x[0, 6], x[0, 7] = -0.0, torch.inf
 

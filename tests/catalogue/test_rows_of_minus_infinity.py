@@ -1,6 +1,6 @@
-"""A row of −∞ alone has no softmax: its losses, log-probabilities and gradients are NaN.
+"""A row that is −∞ everywhere has no softmax: its losses, log-probabilities and gradients are NaN.
 
-PyTorch and optax give the same pair. A row with one finite number has neither.
+PyTorch and optax give the same. A row with one finite number has none of these NaN.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def logits(rng: np.random.Generator, dtype: str, columns: int = 5) -> Any:
-    """Three rows; the second one has −∞ alone, the third −∞ beside numbers."""
+    """Returns three rows: finite numbers, only −∞, and −∞ beside finite numbers."""
     x = rng.normal(size=(3, columns)).astype(numpy_dtype(dtype))
     x[1] = -np.inf
     x[2, 1] = -np.inf
@@ -114,7 +114,7 @@ def test_a_label_of_minus_infinity_has_infinite_loss_and_a_finite_gradient(
 @each
 @pytest.mark.parametrize("reduction", ["sum", "none"])
 def test_linear_cross_entropy(own: Any, reduction: str, rng: Any) -> None:
-    """Logits of −∞ come from the bias."""
+    """The bias makes logits of −∞."""
     hidden, weight = (rng.normal(size=s).astype(np.float32) for s in ((3, 4), (5, 4)))
     bias = np.full(5, -np.inf, np.float32)
 
@@ -130,7 +130,7 @@ def test_linear_cross_entropy(own: Any, reduction: str, rng: Any) -> None:
 
 @pytest.mark.parametrize("devices", [1, 2, 4])
 def test_split_vocabulary(devices: int, rng: Any) -> None:
-    """A device with −∞ alone does not make the row NaN; a row of −∞ on all devices is NaN."""
+    """A part of −∞ on one device does not make the row NaN; −∞ on all devices does."""
     x = rng.normal(size=(3, 8)).astype(np.float32)
     x[0, : 8 // devices] = -np.inf if devices > 1 else x[0]
     x[1] = -np.inf

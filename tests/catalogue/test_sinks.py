@@ -1,4 +1,4 @@
-"""The sink of the softmaxes: against long double with one more column; the drop-ins with one."""
+"""The sink of the softmax functions, against long double with one more column; the drop-ins."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHAPES = [(2, 3, 5, 7), (3, 4, 64), (1, 2, 3, 1), (2, 3, 1300), (2, 2, 0, 4), (2
 
 @dataclass(frozen=True)
 class Kind:
-    """One of the functions, with a mask where it takes one; `hidden` is where it hides."""
+    """One of the functions, with a mask if it takes one; `hidden` returns the hidden elements."""
 
     name: str
     hidden: Callable[[tuple[int, ...]], Any]
@@ -37,7 +37,7 @@ class Kind:
         return self.name
 
     def of(self, own: Any, shape: tuple[int, ...], scale: float) -> Callable[..., Any]:
-        """The function of x of this shape and a sink."""
+        """Returns the function of a sink and of x with this shape."""
         function = getattr(own.ops, self.name)
         if self.name != "scaled_masked_softmax":
             return lambda x, sink: function(x, scale, sink=sink)
@@ -46,7 +46,7 @@ class Kind:
 
 
 def mask_of(shape: tuple[int, ...]) -> Any:
-    """The same for all heads; the first of its rows is hidden as a whole."""
+    """Returns a mask for all heads; its first row is hidden as a whole."""
     mask = np.random.default_rng(0).random((1, *shape[-2:])) < 0.4
     mask[:, :1] = True
     return mask
@@ -66,7 +66,7 @@ every = pytest.mark.parametrize("kind", KINDS, ids=str)
 
 
 def reference(x: Any, sink: Any, scale: float, hidden: Any) -> Any:
-    """The softmax with one more column, in long double; what is hidden is 0."""
+    """Returns the softmax with one more column, in long double; hidden elements are 0."""
     with np.errstate(all="ignore"):
         s = np.where(hidden, -np.inf, np.longdouble(scale) * np.asarray(x, np.longdouble))
         one = np.broadcast_to(np.asarray(sink, np.longdouble), (*s.shape[:-1], 1))
@@ -88,7 +88,7 @@ def of_heads(sink: Any) -> Any:
 
 
 def assert_units(found: Any, expected: Any, units: float) -> None:
-    """Within so many units in the last place of each expected number."""
+    """Compares within `units` units in the last place of each expected number."""
     dtype = "bfloat16" if found.dtype == numpy_dtype("bfloat16") else found.dtype.name
     least = {"float16": -14, "float64": -1022}.get(dtype, -126)
     with np.errstate(divide="ignore"):
@@ -135,7 +135,7 @@ def test_values_and_gradients(
 )
 @pytest.mark.parametrize("shape", [(2, 3, 5, 7), (2, 2, 3, 1100)], ids=str)
 def test_same_bits_in_both_frameworks(kind: Kind, dtypes: Any, shape: Any, rng: Any) -> None:
-    """To the second order, forward mode too."""
+    """The bits agree to the second order, also in forward mode."""
     shapes = (shape, (shape[-3],))
     arguments, tangents, directions = (
         [draw(rng, *each) for each in zip(shapes, dtypes, strict=True)] for _ in range(3)
@@ -153,7 +153,7 @@ def test_same_bits_in_both_frameworks(kind: Kind, dtypes: Any, shape: Any, rng: 
 @each
 @pytest.mark.parametrize("size", [0.1, 30.0, 1e5])
 def test_accurate_for_scores_and_sinks_of_any_size(own: Any, size: float, rng: Any) -> None:
-    """Small beside large ones too: the rounding of no exponent is seen."""
+    """The rounding of an exponent is never visible, also for small scores beside large ones."""
     for scale in (1.0, 0.1118, 3.7):
         x = draw(rng, (40, 3, 2, 50), "float32", size) + np.float32(size)
         sink = ((draw(rng, 3, "float32", 2) + size) * scale).astype(np.float32)
@@ -168,7 +168,7 @@ def test_accurate_for_scores_and_sinks_of_any_size(own: Any, size: float, rng: A
 def test_tangents_have_no_rounding_of_what_cancels(
     own: Any, kind: Kind, scale: float, rng: Any
 ) -> None:
-    """A sink takes nearly all, and the largest element has a tangent beside which others are 0."""
+    """The sink takes nearly all, and one tangent dwarfs the others, whose digits must survive."""
     x, t = draw(rng, (1, 2, 6, 6), "float32", 1), draw(rng, (1, 2, 6, 6), "float32", 1)
     sink, t_sink = np.float32([15, 20]), np.float32([1e-3, -0.5])
     hidden = kind.hidden(x.shape)
@@ -228,7 +228,7 @@ def test_rows_of_nothing_have_no_gradient(own: Any) -> None:
 @each
 @pytest.mark.parametrize("scale", [1.0, 0.3, -1.0])
 def test_derivatives_stay_finite(own: Any, scale: float, rng: Any) -> None:
-    """To the second order: beside hidden NaN, in rows of nothing, and sinks far above and below."""
+    """Derivatives to the second order are finite with hidden NaN, empty rows and extreme sinks."""
     x = draw(rng, (1, 4, 3, 5), "float32")
     mask = np.zeros(x.shape, bool)
     mask[..., 1], mask[:, :, 0] = True, True
@@ -312,7 +312,7 @@ def test_transforms(kind: Kind, rng: Any) -> None:
     same(jax.jit(in_jax)(jx, js), expected)
     same(jax.vmap(in_jax, (0, None))(jx, js), expected)
     same(jax.vmap(in_jax, (None, 0))(jx, jnp.stack([js, js + 1]))[0], expected)
-    for row in (0, 3):  # alone
+    for row in (0, 3):  # each by itself
         same(in_torch(tx[row : row + 1], ts), expected[row : row + 1])
     assert "concatenate" not in str(jax.make_jaxpr(in_jax)(jx, js))
 

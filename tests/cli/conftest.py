@@ -6,7 +6,7 @@ import pytest
 
 
 class HandClock:
-    """Stands where a module has `time`, and moves only when it is told to."""
+    """Replaces a module's `time`, and moves only when a test moves it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -20,7 +20,7 @@ class HandClock:
 
 @pytest.fixture
 def hand_clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
-    """The clock of the bench's samples."""
+    """Returns the clock of the bench's samples."""
     clock = HandClock()
     monkeypatch.setattr("tools.bench.timing.time", clock)
     return clock

@@ -1,4 +1,4 @@
-"""`python -m bridge bench` times every contender and holds the numbers against the targets."""
+"""`python -m bridge bench` times every contender and compares the numbers with the targets."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def test_dropout_keeps_no_mask_and_says_how_much_its_peers_keep(tmp_path):
     taken = {row["framework"]: row["memory_bytes"] for row in rows}
     array = 64 * 128 * 4
     assert taken["torch"]["bridge"]["kept"] < 100
-    assert taken["torch"]["eager"]["kept"] >= array // 4  # a mask of bytes at the least
-    # y and dx; the residual's gradient is the cotangent itself.
+    assert taken["torch"]["eager"]["kept"] >= array // 4  # at least a mask of bytes
+    # Only y and dx: the residual's gradient is the cotangent itself.
     assert 2 * array <= taken["torch"]["bridge"]["peak"] < 2.2 * array
     assert taken["torch"]["eager"]["peak"] > 2.2 * array
     assert taken["jax"]["bridge"]["peak"] <= taken["jax"]["jit"]["peak"]
@@ -191,7 +191,7 @@ def test_the_full_set_covers_what_the_targets_speak_of(op, framework):
     ],
 )
 def test_programs_and_their_peers_compute_the_same(name, form):
-    """The expressions that are timed beside them are theirs."""
+    """The expressions timed as peers compute the same results."""
     import jax
     import torch
 
@@ -308,11 +308,11 @@ def test_interleaved_timing_tells_slow_from_fast(hand_clock):
 
 
 def test_an_interrupted_warm_up_does_not_make_samples_of_one_run(hand_clock):
-    """The first call after a rest costs more, and is most of a sample of one run."""
+    """The first call after a rest costs more, and is most of the time of a one-run sample."""
     runs = []
 
     def run():
-        interrupted = hand_clock.now - start < 0.018  # by what was compiled, and for a while after
+        interrupted = hand_clock.now - start < 0.018  # by work of the compiler, for a while after
         rested = hand_clock.now - (runs[-1] if runs else 0.0) > 1e-3
         hand_clock.sleep(5e-3 if interrupted else 1e-4 if rested else 1e-5)
         runs.append(hand_clock.now)
@@ -324,7 +324,7 @@ def test_an_interrupted_warm_up_does_not_make_samples_of_one_run(hand_clock):
 
 @pytest.mark.parametrize("queued", [False, True])
 def test_what_a_run_uses_up_is_restored_before_it_and_not_timed(hand_clock, queued):
-    """Before each run that is waited for, and where runs are queued before each sample."""
+    """Operands are restored before each run that is waited for, or before each queued sample."""
     did = []
 
     def run():
@@ -347,7 +347,7 @@ def test_what_a_run_uses_up_is_restored_before_it_and_not_timed(hand_clock, queu
 @pytest.mark.parametrize("framework", ["torch", "jax"])
 @pytest.mark.parametrize("op", ["bias_gelu", "softmax"])
 def test_every_run_starts_from_the_same_values(op, framework, monkeypatch):
-    """Results written into existing memory are not the next run's operands."""
+    """Results written into existing memory do not become the next run's operands."""
     import jax
 
     from tools.bench.command import _contenders
@@ -370,7 +370,7 @@ def test_every_run_starts_from_the_same_values(op, framework, monkeypatch):
                 if framework == "torch":
                     seen.add((result.data_ptr(), result.float().numpy().tobytes()))
                 else:
-                    own = jax.numpy.array(result, copy=True)  # what NumPy reads is not given away
+                    own = jax.numpy.array(result, copy=True)  # memory read by NumPy is not donated
                     seen.add((result.unsafe_buffer_pointer(), np.asarray(own).tobytes()))
 
             return dataclasses.replace(contender, wait=wait)

@@ -1,4 +1,4 @@
-"""`python -m bridge parity --ops border` crosses everything, and fails on a planted fault."""
+"""`python -m bridge parity --ops border` tests every conversion, and fails on a planted fault."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def refuse_to_run(array: Any) -> Any:
 
 @pytest.mark.parametrize("program", [refuse_to_run, read_wrongly])
 def test_a_misaligned_tensor_is_computed_on(program, monkeypatch, capsys):
-    """An array that JAX takes and returns unread may still be memory that no program can use."""
+    """JAX may accept and return an array unread although no program can use its memory."""
     monkeypatch.setattr(border, "_twice", program)
     assert main(["parity", "--quick", "--ops", "border"]) == 1
     assert re.search(r"misaligned.*FAIL", capsys.readouterr().out)

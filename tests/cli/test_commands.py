@@ -1,4 +1,4 @@
-"""Commands of the library run wherever it is installed; bench, scaling and demo in its tree."""
+"""Library commands run wherever bridge is installed; bench, scaling and demo in its source tree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bridge.cli.commands import NOT_INSTALLED
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_TREE = ("bench", "scaling", "demo")
-# An editable install would answer for `bridge` before the path is searched.
+# An editable install would resolve `bridge` before the path is searched.
 RUN = (
     "import runpy, sys\n"
     "if (folder := sys.argv.pop(1)) != {root!r}:\n"
@@ -30,7 +30,7 @@ RUN = (
 )
 
 
-# Prints what an import error names, and its words.
+# Prints the name in an import error, and its message.
 ONE_LINE = """
 try:
     {}
@@ -40,7 +40,7 @@ except ModuleNotFoundError as error:
 
 
 def put_tools(folder: Path) -> Path:
-    """Makes a package `tools` that is not ours."""
+    """Makes a package `tools` that is not bridge's."""
     for name in OF_THE_TREE:
         (folder / "tools" / name).mkdir(parents=True)
         (folder / "tools" / name / "__init__.py").write_text("raise SystemExit('not ours')")
@@ -50,7 +50,7 @@ def put_tools(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package as a wheel lays it out, beside somebody's package `tools`."""
+    """A folder with the package in the layout of a wheel, and another package `tools`."""
     folder = tmp_path_factory.mktemp("site")
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
     shutil.copytree(ROOT / "bridge", folder / "bridge", ignore=ignored)
@@ -80,7 +80,7 @@ def test_outside_the_source_tree_the_library_s_commands_run(site):
 
 @pytest.fixture(scope="module")
 def bare(site: Path) -> Path:
-    """A folder with the package, NumPy and nothing else."""
+    """A folder with only the package and NumPy."""
     folder = site.parent / "bare"
     folder.mkdir()
     for name, where in (("bridge", site / "bridge"), ("numpy", Path(numpy.__file__).parent)):

@@ -1,4 +1,4 @@
-"""`python -m bridge compare` exits with 0, 1 where a port parts, 2 for names it cannot use."""
+"""`python -m bridge compare` exits with 0, with 1 for a wrong port, and with 2 for bad names."""
 
 from __future__ import annotations
 

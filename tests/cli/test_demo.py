@@ -1,4 +1,4 @@
-"""The sentence encoders of `python -m bridge demo` are right, and agree."""
+"""The sentence encoders of `python -m bridge demo` are right, and agree with each other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def found():
     from tools.demo import encode
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encode, "speed", lambda *_: RATES)  # seconds of it, tested apart
+        patch.setattr(encode, "speed", lambda *_: RATES)  # takes seconds, and has its own test
         from tools.demo.main import encode as run
 
         return run()
@@ -99,7 +99,7 @@ def test_neighbours_are_about_the_same_thing(found):
         for word in ("Sailors", "fishing boats")
     )
     assert found["nearest"][port] == boats
-    # What sentence-transformers 6.2 gives for the pair.
+    # The result of sentence-transformers 6.2 for the pair.
     assert found["cosine"][port] == pytest.approx(0.60796, abs=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""`python -m bridge info` says what this build is; commands say plainly what is missing."""
+"""`python -m bridge info` describes the build; commands name missing packages clearly."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_info_says_how_calls_are_recorded(said, tmp_path, monkeypatch):
     if said == "0":
         assert found.stdout == "Python (BRIDGE_COMPILE is 0)\n"
         return
-    # By other tests, where there is a compiler, it has been compiled.
+    # Other tests may have compiled it, if there is a compiler.
     assert found.stdout.startswith(("C++\n", "Python ("))
     monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path))
     assert python("-c", code).stdout.startswith("Python (")

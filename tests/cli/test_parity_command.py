@@ -111,7 +111,7 @@ def test_every_isa_thread_count_and_split_is_compared():
     }
 
 
-# The full grid has more than the quick one: one dimension and none, where nothing can be cut.
+# Shapes of the full grid that the quick grid lacks: no dimension and one, which cannot be cut.
 FLAT = {
     bias_gelu: (bias_gelu.Place((17,), quick=True),),
     softmax: (softmax.Place((17,), quick=True),),
@@ -196,7 +196,7 @@ def _torch_off_by_one_bit(monkeypatch):
     monkeypatch.setattr(in_torch, "to_numpy", wrong)
 
 
-# Planted in both frameworks, so that their bits still agree.
+# Faults in both frameworks, whose bits therefore still agree.
 FAULTS = {
     "bias_gelu": {
         "output zeroed": lambda f: lambda x, bias, **how: 0 * f(x, bias, **how),
@@ -300,7 +300,7 @@ def test_every_op_passes_without_a_fault(monkeypatch):
 @pytest.mark.parametrize("form", catalogue.COMPARED)
 @pytest.mark.sampled(3)
 def test_accuracy_of_the_catalogue(form):
-    """No worse than torch's own op, as far as largest errors, found by chance, can tell."""
+    """bridge is no less accurate than torch's own op, as far as random largest errors can show."""
     report = measure(quick=True, ops=("catalogue",), forms=(form,))
     assert report["passed"], summary.failures(report)
     compared = [row for row in report["rows"] if row["own_torch"]]

@@ -1,6 +1,6 @@
-"""`python -m bridge parity` passes on rows of zeros, extremes, infinities and NaN, of every op.
+"""`python -m bridge parity` passes for every op on rows of zeros, extremes, infinities and NaN.
 
-Each test draws some of its grid in every run of the suite; the command itself runs all of it.
+Each test runs a sample of the grid in the suite; the command itself runs all of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bridge.cli.parity.ops import OPS
 
 
 def special(op: Any) -> Callable[[Any], Any]:
-    """Parametrizes a test by the special rows of an op, drawn in every run of the suite."""
+    """Parametrizes a test by the special rows of an op; each run of the suite draws some."""
     cases = [case for case in op.cases(False, op.FORMS) if "special" in case.place.values]
     names = [f"{c.form}-{c.dtypes}-{c.place.shape}-{c.place.values}" for c in cases]
     grid = pytest.mark.parametrize("case", cases, ids=names)

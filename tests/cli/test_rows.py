@@ -1,4 +1,4 @@
-"""Long commands write row by row, end when their time is spent, and lose nothing of what was done.
+"""Long commands write row by row, end when their time is spent, and keep all finished work.
 
 `python -m bridge parity` and `bench` with `--jsonl` and `--seconds`.
 """
@@ -63,7 +63,7 @@ def small_bench(monkeypatch):
 
 
 def allow(cases: int, monkeypatch) -> None:
-    """Lets a budget be spent after so many cases."""
+    """Makes a budget spent after `cases` cases."""
     left = iter([False] * cases)
     monkeypatch.setattr(Budget, "spent", lambda self: next(left, True))
 
@@ -77,7 +77,7 @@ SMALL = {
 @pytest.mark.usefixtures("small_parity", "small_bench")
 @pytest.mark.parametrize("command", SMALL)
 def test_a_spent_budget_keeps_what_was_done(command, monkeypatch, tmp_path, capsys):
-    # The forms of ops, invariance and the border; ops of two frameworks and the border.
+    # The groups: forms of ops, invariance and border; or ops of two frameworks and border.
     groups = 10 if command == "parity" else 13
     allow(groups, monkeypatch)
     lines, whole, page = (tmp_path / name for name in ("rows.jsonl", "all.json", "page.html"))
@@ -117,7 +117,7 @@ def test_a_whole_run_says_so_and_reads_back_the_same(command, tmp_path, capsys):
     assert report["cases_done"] == report["cases"]
     assert rows.read(lines) == report
     assert "partial" not in capsys.readouterr().out
-    # However the cases were mixed, the report has each op's rows together.
+    # For any order of the cases, the report has each op's rows together.
     order = [row["op"] for row in report["rows"] if row.get("framework", "torch") == "torch"]
     assert [op for op, before in zip(order, [None, *order], strict=False) if op != before] == list(
         dict.fromkeys(order)
@@ -171,7 +171,7 @@ def test_a_failure_in_a_partial_run_gives_exit_status_1(monkeypatch, capsys):
 
 @pytest.mark.parametrize("command", SMALL)
 def test_imports_do_not_count(command, monkeypatch):
-    """A machine on which they take an hour measures for a minute all the same."""
+    """The budget of a minute is not spent by imports that take an hour."""
     now = 0.0
     right = machine.require
 
@@ -240,7 +240,7 @@ def test_keys_take_turns_one_after_the_other():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_run_as_a_spent_budget_does(tmp_path, number):
-    """The reader holds the writer up, so that the run cannot be over when the signal comes."""
+    """The reader blocks the writer, so that the run cannot be over before the signal."""
     whole = tmp_path / "all.json"
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "bridge", "parity", "--ops", "border"]

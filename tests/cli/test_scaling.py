@@ -88,7 +88,7 @@ def test_the_fastest_is_the_least_and_a_node_needs_no_network():
 
 
 def test_what_links_are_taken_to_be():
-    """Bytes and seconds: a mistake of 8 or of 1000 would be seen here."""
+    """Links are in bytes and seconds: an error of 8 or of 1000 would be seen here."""
     assert NVLINK.bandwidth == 900e9 / 2
     assert INFINIBAND.bandwidth == 400e9 / 8
     assert ETHERNET.bandwidth == 100e9 / 8
@@ -124,7 +124,7 @@ def test_what_each_rule_sends():
 
 
 def test_the_rule_to_choose():
-    """The whole loss is cheap and sends nothing back for few ranks; for many it is neither."""
+    """For few ranks the whole loss is cheap and sends nothing back; for many neither is true."""
     task = Contrastive()
     assert task.chosen(8, INFINIBAND)["rule"] == "local"
     assert task.chosen(4096, INFINIBAND)["rule"] == "sum"
@@ -272,7 +272,7 @@ def plan(**changes: Any) -> measure.Plan:
 
 @pytest.fixture
 def started(monkeypatch):
-    """The processes that a measurement starts."""
+    """Returns the processes that a measurement starts."""
     found = []
     start = measure._start
 
@@ -291,7 +291,7 @@ def test_silent_processes_are_ended(tmp_path, monkeypatch, started):
     monkeypatch.setattr(measure, "START_SECONDS", 0.0)
     with pytest.raises(CommandError, match=r"nothing was heard of 2 Gloo processes for 0\.2 s"):
         measure.measure(plan(patience=0.2), lambda _: None)
-    # By force: nobody waited for them to end by themselves.
+    # By force: the command does not wait for them to end by themselves.
     assert [process.poll() for process in started] == [-signal.SIGKILL] * 2
 
 

@@ -1,4 +1,4 @@
-"""Terminals that are narrow or not UTF-8, an end of stdout, and files that cannot be written."""
+"""Narrow terminals, terminals without UTF-8, a closed stdout, and unwritable files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parity_report() -> dict[str, Any]:
 
 
 def printed(module: str, report: dict[str, Any], encoding: str = "utf-8") -> str:
-    """The report on a terminal whose encoding refuses all other characters."""
+    """Returns the report as printed on a terminal whose encoding lacks other characters."""
     with pytest.MonkeyPatch.context() as patch:
         stream = io.TextIOWrapper(io.BytesIO(), encoding)
         patch.setattr(sys, "stdout", stream)
@@ -55,7 +55,7 @@ def printed(module: str, report: dict[str, Any], encoding: str = "utf-8") -> str
 
 @pytest.fixture(params=["parity", "bench", "scaling"])
 def shown(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    """A command's module that prints, and a report."""
+    """Returns a command's printing module, and a report."""
     files = {"bench": "cpu.json", "scaling": "scaling-cpu.json"}
     if request.param == "parity":
         report = request.getfixturevalue("parity_report")
@@ -66,7 +66,7 @@ def shown(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 def values(text: str) -> Counter[str]:
-    """Everything that has a digit."""
+    """Returns every word with a digit."""
     return Counter(re.findall(r"[^\s│|]*\d[^\s│|]*", text))
 
 
@@ -84,7 +84,7 @@ def test_a_narrow_terminal_shows_every_value(width, shown, monkeypatch):
     assert max(map(len, narrow.splitlines())) <= width
     assert "…" not in narrow
     if width >= NARROW:
-        # Headers are said again in each row, and values of several words stay together.
+        # Each row repeats the headers, and values of several words stay together.
         assert not values(wide) - values(narrow)
     else:
         assert not Counter(re.findall(r"\d", wide)) - Counter(re.findall(r"\d", narrow))
@@ -115,7 +115,7 @@ def test_tables_on_a_terminal_that_is_not_utf_8(encoding, width, shown, monkeypa
         expected = {"parity": "!=", "bench": " us", "scaling": " us"}[module.split(".")[-2]]
         assert expected in text
     lines = printed(module, report).splitlines()
-    if not width:  # the columns are where they were
+    if not width:  # the columns are at their usual places
         heads = [line.split()[0] for line in lines if line.strip()]
         assert len(set(heads) & {line.split()[0] for line in text.splitlines() if line.strip()}) > 9
 
@@ -197,7 +197,7 @@ FILES = {
 
 @pytest.fixture
 def nothing_is_measured(monkeypatch):
-    """Every command asks for a framework before it measures."""
+    """Fails a command that asks for a framework, which each does before it measures."""
 
     def require(framework: str):
         assert framework == "matplotlib"

@@ -1,8 +1,8 @@
 """Calls that fill every cache of the package, under one value of a global setting after another.
 
 `python -m tests.cross.cache_probes SETTING` runs them in forked processes: cold ones, which see one
-value, and a warm one, which sees the first, the other and the first again. It prints what each call
-gave, and which caches of docs/caches.md the warm one has left empty.
+value, and a warm one, which sees the first, the other and the first again. It prints the results of
+all calls, and the caches of docs/caches.md that the warm process has left empty.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CALLS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 
 def in_torch(call: Callable[..., Any]) -> list[Any]:
-    """The value, gradients, and their gradients, as far as the grad mode lets autograd follow."""
+    """Returns the value, gradients, and their gradients, as far as the grad mode allows."""
     found = []
     for dtype in (torch.float32, torch.bfloat16):
         x, bias = tensors(dtype)
@@ -116,7 +116,7 @@ def in_jax() -> list[Any]:
     return [in_jit(x, bias), *gradient(x, bias), wide, weak, losses, dropped, drawn, nan, inf]
 
 
-# Functions that cross
+# Functions used in the other framework
 
 product = from_jax(lambda x, w: jnp.sin(x @ w) * (1 / 3))
 scaled = from_jax(lambda x, n: x * n + jax.random.normal(jax.random.key(3), x.shape))
@@ -171,7 +171,7 @@ PROBES: dict[str, Callable[[], Any]] = {
 }
 
 
-# Settings: the first value is what a process starts with.
+# Settings: the first value is the default of a process.
 
 
 @contextlib.contextmanager
@@ -209,7 +209,7 @@ SETTINGS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
     "jax_default_matmul_precision": (jax.default_matmul_precision, "default", "highest"),
     "jax_numpy_dtype_promotion": (option("jax_numpy_dtype_promotion"), "standard", "strict"),
     "jax_numpy_rank_promotion": (option("jax_numpy_rank_promotion"), "allow", "raise"),
-    # JAX's own transforms take the search of a later jax.config.update away from the thread.
+    # After JAX's own context managers, a later jax.config.update has no effect on the thread.
     "jax_debug_nans": (jax.debug_nans, False, True),
     "jax_debug_infs": (jax.debug_infs, False, True),
     "jax_disable_jit": (jax.disable_jit, False, True),
@@ -263,7 +263,7 @@ SETTINGS: dict[str, tuple[Callable[[Any], Any], Any, Any]] = {
 }
 
 
-# What is compared
+# The comparison
 
 
 def described(value: Any) -> Any:
@@ -290,7 +290,7 @@ def _digest(array: np.ndarray) -> str:
 def outcome(probe: Callable[[], Any]) -> Any:
     try:
         return described(probe())
-    except Exception as error:  # what is raised is an outcome like another
+    except Exception as error:  # an exception is an outcome like any other
         return [type(error).__name__, str(error).partition("\n")[0][:200]]
 
 
@@ -300,11 +300,11 @@ def outcomes(setting: str, value: Any) -> dict[str, Any]:
         return {name: outcome(probe) for name, probe in PROBES.items()}
 
 
-# Which caches hold something
+# Filled caches
 
 
 def objects_of_bridge() -> list[Any]:
-    """All objects that a cache may belong to."""
+    """Returns all objects that a cache may belong to."""
     kinds = types.FunctionType, functools._lru_cache_wrapper
     return [
         each
@@ -314,7 +314,7 @@ def objects_of_bridge() -> list[Any]:
 
 
 def is_filled(name: str, objects: list[Any]) -> bool:
-    """Whether a cache, named as in docs/caches.md, has an entry in any of the objects."""
+    """True if a cache, named as in docs/caches.md, has an entry in any of the objects."""
     path, _, inner = name.partition(":")
     module = sys.modules[f"bridge.{path.replace('/', '.')}".removesuffix(".__init__")]
     owner, _, last = inner.rpartition(".")
@@ -334,7 +334,7 @@ def is_filled(name: str, objects: list[Any]) -> bool:
 
 
 def _of_closures(objects: list[Any], module: str, local: str, name: str) -> Iterator[Any]:
-    """The values that a local name of a function has in the functions that it made."""
+    """Yields the values of a function's local name in the closures that it has made."""
     for each in objects:
         if type(each) is functools._lru_cache_wrapper:
             wrapped = each.__wrapped__
@@ -363,7 +363,7 @@ def run(setting: str, values: list[Any], caches: list[str]) -> dict[str, Any]:
 
 
 def in_child(work: Callable[[], Any]) -> Any:
-    """What the function returns in a process that has imported everything and called nothing."""
+    """Returns the result in a child process that has imported everything and called nothing."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

@@ -1,4 +1,4 @@
-"""Shared parts of the tests of functions across the border."""
+"""Shared parts of the tests of functions used in the other framework."""
 
 from __future__ import annotations
 

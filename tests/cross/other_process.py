@@ -2,7 +2,7 @@
 
     python -m tests.cross.other_process save|run|compile WAY MODEL FOLDER
 
-A run makes functions of its own first, as a process does that has its own use of `from_jax`.
+A run first makes functions of its own, as in a process that uses `from_jax` itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import equinox as eqx
 import jax
 import torch
 
-# Without it torch cannot read the pickles that its make_fx makes.
+# Without this import torch cannot read the pickles of its make_fx.
 import torch._higher_order_ops.triton_kernel_wrap
 from jax import numpy as jnp
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -28,7 +28,7 @@ X = torch.linspace(-1, 2, 12).reshape(3, 4)
 
 
 class Function(torch.nn.Module):
-    """1 + f(x), which has to be differentiable in the other process too."""
+    """1 + f(x), which must be differentiable in the other process too."""
 
     def __init__(self, f: Any) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def gradient(model: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _pickle_compiled(model: torch.nn.Module, path: str) -> None:
-    """The graph that a backend of torch.compile gets."""
+    """Returns the graph that a backend of torch.compile gets."""
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
@@ -121,7 +121,7 @@ WAYS: dict[str, tuple[Any, Any]] = {
 
 
 def results(model: Any, way: str, name: str) -> list[torch.Tensor]:
-    """The value, with the gradients where a graph of this kind and this model have them."""
+    """Returns the value, with gradients if this kind of graph and this model have them."""
     if way == "fx of a gradient" or way == "aoti" or name in ("callback", "loop"):
         return [model(X)]
     x = X.clone().requires_grad_()

@@ -1,4 +1,4 @@
-"""docs/caches.md names every cache, and no cache gives what it found under another setting."""
+"""docs/caches.md names every cache, and no cache returns a value found under another setting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROW = re.compile(r"^\| `([^`]+)` \|(.*)\|$", re.MULTILINE)
 
 
 def rows(heading: str) -> dict[str, list[str]]:
-    """The rows of the table under a heading, by the name in the first column."""
+    """Returns the rows of the table under a heading, by the name in the first column."""
     (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.M | re.S)
     return {name: [cell.strip() for cell in rest.split("|")] for name, rest in ROW.findall(section)}
 
@@ -32,19 +32,19 @@ EMPTY = {
     *("dict", "set", "list", "deque", "OrderedDict", "defaultdict", "Counter", "SimpleQueue"),
     *("WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "local", "SimpleNamespace"),
 }
-# Objects of these live for one call: only what is a module's own counts.
+# Objects of these packages live for one call: only variables of modules count.
 OF_ONE_CALL = {"lang", "compared", "checked"}
 
 
 def called(node: Any) -> str:
-    """The last name of what a decorator or a call names."""
+    """Returns the last part of the name in a decorator or a call."""
     while isinstance(node, ast.Call):
         node = node.func
     return getattr(node, "attr", getattr(node, "id", ""))
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value is a container that something can be put into later."""
+    """True for a container that is filled later."""
     if isinstance(value, ast.Call) and called(value) == "field":
         return any(keyword.arg == "default_factory" for keyword in value.keywords)
     if isinstance(value, ast.Call):
@@ -55,7 +55,7 @@ def is_empty(value: Any) -> bool:
 
 
 class Scan(ast.NodeVisitor):
-    """Finds names that may hold something from one call to the next."""
+    """Finds names that may keep a value from one call to the next."""
 
     def __init__(self, path: Path) -> None:
         relative = path.relative_to(ROOT / "bridge").with_suffix("")
@@ -107,7 +107,7 @@ class Scan(ast.NodeVisitor):
 
 
 def captured(function: ast.FunctionDef) -> set[str]:
-    """Names that functions inside of this one use."""
+    """Returns names that inner functions of this function use."""
     inner = [
         node
         for node in ast.walk(function)
@@ -121,7 +121,7 @@ def in_python() -> set[str]:
     return set().union(*(Scan(path).found for path in paths))
 
 
-# A variable that lives longer than a call and can change.
+# A mutable variable that lives longer than a call.
 VARIABLE = re.compile(r"^\s*(?:inline|static|thread_local)\s+(?!.*\bconst(?:expr)?\b)([^(;={]+)")
 
 
@@ -137,7 +137,7 @@ def in_cpp() -> Iterator[str]:
 
 
 def test_every_cache_is_on_the_page() -> None:
-    """What a row must say is at the top of docs/caches.md."""
+    """The top of docs/caches.md says what a row must contain."""
     named = rows("What is remembered").keys() | rows("What is no cache").keys()
     found = in_python() | set(in_cpp())
     assert found - named == set(), "docs/caches.md lacks these caches"
@@ -180,14 +180,14 @@ class C:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_no_cache_outlives_a_setting(setting: str) -> None:
-    """As in a process that has seen one value; and every cache has been filled meanwhile."""
+    """Results equal those of a process that has seen one value; every cache has been filled."""
     filled = [
         name
         for name, cells in rows("What is remembered").items()
         if cells[-1] == "calls" and not name.startswith("cpp/")
     ]
     command = [sys.executable, "-m", "tests.cross.cache_probes", setting, json.dumps(filled)]
-    # What is compiled in the background would be there for one process and not for the other.
+    # A background compilation could finish in one process and not in the other.
     result = subprocess.run(
         command,
         capture_output=True,

@@ -1,4 +1,4 @@
-"""The examples with half a model in each framework learn what they say."""
+"""The examples with half a model in each framework reach the accuracy that they claim."""
 
 from __future__ import annotations
 

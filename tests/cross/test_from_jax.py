@@ -1,4 +1,4 @@
-"""JAX functions in torch: what goes in and comes out, against torch's own."""
+"""JAX functions in torch: their arguments and results, compared with torch's own."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_backward_is_that_of_torch(draw: Any, dtype: torch.dtype) -> None:
 
 
 def test_a_training_loop(draw: Any) -> None:
-    """The same steps in torch and through the border, with an optimizer that writes in place."""
+    """An optimizer that writes in place takes the same steps with either framework's function."""
     _, x = affine_arguments(draw)
     target = draw(5, 3)
     losses = []
@@ -230,7 +230,7 @@ def test_traced_once_however_differentiated(draw: Any) -> None:
 
 
 def test_settings_of_jax_are_followed(draw: Any) -> None:
-    """Also by derivatives, which come from a trace that was made under them."""
+    """Derivatives follow them too, although they come from an earlier trace."""
     f = from_jax(lambda x: jnp.sin(x) * jnp.arange(3.0))
     for leaf in (torch.ones(3), torch.ones(3, requires_grad=True)):
         assert f(leaf).dtype == torch.float64

@@ -31,7 +31,7 @@ def step(f: Any, params: Any, x: torch.Tensor) -> torch.Tensor:
     return (out["y"].sin() * (out["n"] + 1)).sum()
 
 
-# Inductor's modules are made of what torch deprecates.
+# Inductor's modules use features that torch deprecates.
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_fullgraph(arguments: Any, backend: str) -> None:
@@ -65,7 +65,7 @@ def test_the_forward_pass_runs_once(arguments: Any, compiled: bool) -> None:
     assert len(runs) == 1
     w = params["w"].detach().double().requires_grad_()
     (torch.exp(torch.sin(2 * x.double() @ w)) * torch.arange(3.0)).square().sum().backward()
-    # Sums of products cancel: a small gradient has the rounding errors of the large ones.
+    # Terms of sums cancel: a small gradient has the rounding errors of the large ones.
     assert (params["w"].grad - w.grad).abs().max() < 1e-5 * w.grad.abs().max()
 
 
@@ -79,7 +79,7 @@ def test_one_graph_for_new_numbers_and_shapes(arguments: Any) -> None:
 
 
 def test_random_keys_break_the_graph(arguments: Any) -> None:
-    """torch.compile takes no JAX array into a graph; the call runs between two of them."""
+    """torch.compile accepts no JAX array in a graph; the call runs between two graphs."""
     _, x = arguments
     key = jax.random.key(0)
     f = from_jax(lambda key, x: x + jax.random.normal(key, x.shape))
@@ -132,7 +132,7 @@ def test_export(arguments: Any) -> None:
 
 
 def test_the_op_keeps_torchs_rules(arguments: Any) -> None:
-    """Schema, fake kernel, autograd registration and tracing, as torch checks them."""
+    """torch's own check of schema, fake kernel, autograd registration and tracing passes."""
     from bridge.torch._from_jax import carried
 
     f = from_jax(lambda x: (jnp.sin(x) * 2, jnp.argmax(x)))
@@ -157,7 +157,7 @@ def test_transforms_inside_a_compiled_function(arguments: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_one_place_calls_several_functions(backend: str) -> None:
-    """Each is the one that is called, not the one that was there when the place was compiled."""
+    """A compiled call site calls the current function, not the one from its compilation."""
     x = torch.ones(3)
     functions = [from_jax(lambda x, k=k: x * k) for k in (2.0, 3.0, 4.0)]
     modules = [JaxModule({"w": jnp.full(3, k)}, lambda v, x, k=k: x * k) for k in (5.0, 6.0)]
@@ -195,7 +195,7 @@ MADE_INSIDE = {
 
 @pytest.mark.parametrize("function", MADE_INSIDE.values(), ids=MADE_INSIDE.keys())
 def test_a_function_made_inside(function: Any) -> None:
-    """It is made between two graphs, and a single graph is refused in words of torch."""
+    """The graph breaks where it is made; a single graph is refused with torch's message."""
     from torch._dynamo.exc import Unsupported
 
     x = torch.linspace(0, 1, 4)

@@ -1,4 +1,4 @@
-"""JAX functions in torch: derivatives of any order, in every mode of torch's."""
+"""JAX functions in torch: derivatives of any order, in every mode of torch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_second_derivatives_agree_with_finite_differences(draw: Any, case: str) 
 
 
 def test_complex_gradients_are_conjugated_however_they_are_asked_for(draw: Any) -> None:
-    """By residuals, by a derivative that can be differentiated, by torch.func, in batches."""
+    """The ways are: residuals, a derivative that can be differentiated, torch.func, and batches."""
 
     def own(z: Any, w: Any) -> Any:
         return torch.exp(z) * w + z.real * w
@@ -101,7 +101,7 @@ def test_third_derivative(draw: Any) -> None:
     torch.testing.assert_close(y, -torch.cos(x))
 
 
-# torch.func.linearize folds constants in a way that torch.fx warns of.
+# torch.func.linearize folds constants in a way that torch.fx warns about.
 @pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")
 def test_the_transforms_of_torch_func(draw: Any) -> None:
     f, own = from_jax(lambda a, b: jnp.sin(a) * b), lambda a, b: torch.sin(a) * b
@@ -174,7 +174,7 @@ def test_rules_of_custom_vjp_and_custom_jvp(draw: Any) -> None:
 
 
 def test_inputs_that_lie_elsewhere_by_the_backward_pass(draw: Any) -> None:
-    """FSDP frees parameters after the forward pass, and gathers them again behind torch's back."""
+    """FSDP frees parameters after the forward pass, and gathers them again unseen by autograd."""
     x, w = draw(4, 64, grad=True), draw(64, 64, grad=True)
     f = from_jax(lambda x, w: jnp.tanh(x @ w))
     expected = torch.autograd.grad(torch.tanh(x @ w).sum(), (x, w))
@@ -183,7 +183,7 @@ def test_inputs_that_lie_elsewhere_by_the_backward_pass(draw: Any) -> None:
     size = storage.nbytes()
     with preserved(w):
         storage.resize_(0)
-    others = [torch.full_like(kept, torch.nan) for _ in range(50)]  # one of them lies there now
+    others = [torch.full_like(kept, torch.nan) for _ in range(50)]  # one takes the old memory
     with torch.no_grad(), preserved(w):
         storage.resize_(size)
         w.copy_(kept)

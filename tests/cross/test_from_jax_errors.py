@@ -1,4 +1,4 @@
-"""Refusals of from_jax: each says where, what, and the way out."""
+"""Errors of from_jax: each names the place, the problem and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JAX functions in torch's graph: what has a gradient, what is kept, and what is noticed."""
+"""JAX functions in torch's graph: gradients, residuals, and detected changes in place."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_unused_outputs_and_inputs(draw: Any) -> None:
 
 
 def test_none_gradients(draw: Any) -> None:
-    """An output whose gradient another Function answers with None."""
+    """Another Function returns None as the gradient of an output."""
 
     class Stop(torch.autograd.Function):
         @staticmethod
@@ -120,7 +120,7 @@ def test_inputs_written_in_place_are_noticed(draw: Any) -> None:
 
 
 def test_an_output_written_in_place_is_noticed(draw: Any) -> None:
-    """exp keeps its result; sin does not."""
+    """exp saves its result for the backward pass; sin does not."""
     x = draw(3, grad=True)
     y = from_jax(jnp.exp)(x)
     y.mul_(2)
@@ -210,7 +210,7 @@ def test_a_graph_keeps_no_cycle(draw: Any) -> None:
 
 
 def test_memory_stays_flat(draw: Any) -> None:
-    """Forward and backward passes, without the help of the garbage collector."""
+    """Forward and backward passes free their memory without the garbage collector."""
     f, w, x = from_jax(affine), *affine_arguments(draw)
     own = from_jax(lambda x: jnp.sin(x))
 
@@ -232,7 +232,7 @@ def test_memory_stays_flat(draw: Any) -> None:
 
 @pytest.mark.long
 def test_a_forked_process_is_refused() -> None:
-    """Also where nothing crosses into JAX: its threads are not there."""
+    """Calls without conversion into JAX are refused too: JAX's threads do not exist there."""
     script = """
 import os, torch, jax.numpy as jnp
 from bridge.torch import from_jax
@@ -263,7 +263,7 @@ def test_saved_tensor_hooks(draw: Any) -> None:
 
 
 def saving(*ops: Any) -> Any:
-    """Contexts of a selective checkpoint that keeps what these ops return."""
+    """Returns contexts of a selective checkpoint that saves the results of these ops."""
 
     def policy(_: Any, op: Any, *__: Any, **___: Any) -> CheckpointPolicy:
         return CheckpointPolicy.MUST_SAVE if op in ops else CheckpointPolicy.PREFER_RECOMPUTE

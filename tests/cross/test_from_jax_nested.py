@@ -1,4 +1,4 @@
-"""torch → JAX → torch and JAX → torch → JAX, with the transforms of both."""
+"""torch → JAX → torch and JAX → torch → JAX, with the transforms of both frameworks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_jax_in_torch_in_jax(x: torch.Tensor) -> None:
 
 
 def test_many_calls_at_once(x: torch.Tensor) -> None:
-    """Callbacks take the lock of the interpreter, so whoever waits for JAX must not hold it."""
+    """Callbacks take the interpreter lock, so a thread that waits for JAX must not hold it."""
     f, errors = sandwich(), []
     large = torch.linspace(0, 1, 100_000, dtype=torch.float64)
 

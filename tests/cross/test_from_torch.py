@@ -125,7 +125,7 @@ def test_pytrees_and_static_leaves(where: Any, draw: Any) -> None:
     assert type(result) is Pair
     near(result.first, a.sum(1))
     near(result.second[0], b)
-    # 1 is not True: both are traced.
+    # 1 and True are different static values: both are traced.
     near(g({"a": a, "b": (b, c)}, mode="sum", dim=1, flag=False)[3].first, a)
     assert list(g({"a": a, "b": (b, c)}, mode="sum", dim=1, flag=False)) == [3, None]
 
@@ -232,7 +232,7 @@ def test_finite_differences_of_first_and_second_order(where: Any, draw: Any) -> 
 
 @where
 def test_finite_differences_complex(where: Any, draw: Any) -> None:
-    """Not holomorphic, so that a conjugate too many or too few is seen."""
+    """The function is not holomorphic, so that a wrong number of conjugations is seen."""
 
     def function(z: torch.Tensor, x: torch.Tensor) -> Any:
         y = (z.conj() * z * z + x * z).sum() * (1 + 2j)
@@ -339,7 +339,7 @@ def test_unused_arguments_and_detached_results(where: Any, draw: Any) -> None:
 
 @where
 def test_function_without_setup_context_has_gradients(where: Any, draw: Any) -> None:
-    """torch.func refuses such a Function; most that are found in the wild are of this kind."""
+    """torch.func refuses such a Function, but most existing code has this kind."""
 
     class Cube(torch.autograd.Function):
         @staticmethod
@@ -359,7 +359,7 @@ def test_function_without_setup_context_has_gradients(where: Any, draw: Any) -> 
 
 
 def test_gradient_of_a_penalty_on_gradients(draw: Any) -> None:
-    """The torch function itself takes gradients inside."""
+    """The torch function itself computes gradients inside."""
 
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.func.grad(lambda x: (x**3).sum())(x).sum()
@@ -494,7 +494,7 @@ def test_a_batch_draws_alike_for_one_seed(method: str) -> None:
 
 
 def test_profiles_name_the_function() -> None:
-    """Forward and backward, in the `op_name` of the compiled program's callbacks."""
+    """The names are in the `op_name` of the compiled program's callbacks, forward and backward."""
 
     def layer_norm(x: Any) -> Any:
         return torch.nn.functional.layer_norm(x, x.shape)

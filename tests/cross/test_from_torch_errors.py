@@ -1,4 +1,4 @@
-"""Bad input of from_torch: each error names what came and what was expected."""
+"""Bad input of from_torch: each error names the given and the expected value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ identity = from_torch(lambda x, **_: x + 0)
 
 
 @pytest.fixture
-def x() -> Any:  # not at the import: that would start JAX before other tests choose its devices
+def x() -> Any:  # not at import, which would start JAX before other tests choose its devices
     return jnp.ones(3)
 
 

@@ -129,7 +129,7 @@ def test_buffers_come_back_new(where: Any, norm: Any) -> None:
     for name, buffer in after.items():
         near(buffers[name], buffer)
     near(given["running_mean"], np.zeros(3))
-    # Evaluation with the new ones as constants of the call.
+    # Evaluation with the new buffers as constants of the call.
     evaluate = from_torch(module, train=False)
     near(where(evaluate)(evaluate.params(), x.numpy()), module.eval()(x))
     same, unchanged = evaluate(evaluate.params(), x.numpy(), buffers=buffers)
@@ -224,7 +224,7 @@ def test_modules_that_hold_their_weights_in_other_ways(where: Any, kind: str) ->
 @pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`")
 @pytest.mark.parametrize("kind", ["weight norm", "spectral norm", "pruned"])
 def test_weights_that_hooks_compute(kind: str) -> None:
-    """By torch's older functions, which leave the weight of the last call in an attribute."""
+    """torch's older functions leave the weight of the last call in an attribute."""
     module: nn.Module = nn.Sequential(nn.Linear(3, 4).double())
     if kind == "weight norm":
         nn.utils.weight_norm(module[0], dim=0)  # type: ignore[index]
@@ -272,7 +272,7 @@ def test_an_ensemble_by_vmap_over_parameters() -> None:
 
 
 def test_calls_at_once_do_not_mix_parameters() -> None:
-    """Each thread has parameters of its own; a module holds one set at a time."""
+    """Each thread has its own parameters, while a module holds one set at a time."""
     g = from_torch(perceptron())
     x = np.random.default_rng(0).standard_normal((5, 4))
     sets = [jax.tree.map(lambda p, k=k: p * k, g.params()) for k in range(4)]
@@ -302,7 +302,7 @@ def _wide(work: Any, k: int) -> None:
 
 
 class Table(nn.Module):
-    """Makes what it needs at its first call, and keeps it."""
+    """Creates a tensor at its first call, and keeps it."""
 
     mask: Any = None
 
@@ -333,7 +333,7 @@ def test_a_function_that_keeps_what_it_made_when_it_was_traced_is_refused() -> N
 
 
 class Again(nn.Module):
-    """Computes its inner module again in the backward pass, and counts how often it ran."""
+    """Computes its inner module again in the backward pass, and counts its runs."""
 
     def __init__(self, inner: nn.Module, reentrant: bool = False) -> None:
         super().__init__()
@@ -361,7 +361,7 @@ def test_checkpoints(where: Any) -> None:
     once, twice = from_torch(inner, train=True), from_torch(again, train=True)
 
     def penalty(params: Any, g: Any, prefix: str) -> Any:
-        """The gradients of a module, differentiated for it."""
+        """Returns the gradients of a module, differentiated again."""
 
         def loss(params: Any) -> Any:
             named = {prefix + name: value for name, value in params.items()}
@@ -378,7 +378,7 @@ def test_checkpoints(where: Any) -> None:
     expected, before = values(once, ""), len(again.runs)
     jax.tree.map(near, values(twice, "inner."), expected)
     assert len(again.runs) > before
-    # The modules that took part have been given back whole.
+    # The modules of these calls are back in the pool with their own tensors.
     jax.tree.map(near, values(twice, "inner."), expected)
 
 

@@ -1,4 +1,4 @@
-"""Compiled programs with torch functions never call another process's function."""
+"""Compiled programs with torch functions never call a function of another process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ print([jax.jit(function)(jnp.ones(3)).item(), jax.jit(jax.grad(function))(jnp.on
 
 @pytest.mark.processes
 def test_a_cache_on_disk_calls_the_functions_of_its_process(tmp_path: Path) -> None:
-    """The programs are the same but for the functions, which no cache key sees."""
+    """The programs differ only in their functions, which no cache key contains."""
     for first, second in ((5, 2), (5, 2), (2, 5), (7, 1)):
         child = subprocess.run(
             [sys.executable, "-c", CACHED, str(tmp_path), str(first), str(second)],
@@ -50,7 +50,7 @@ def test_a_cache_on_disk_calls_the_functions_of_its_process(tmp_path: Path) -> N
 
 
 def test_an_export_is_refused() -> None:
-    """Whatever checks are disabled: the program would hold a number of this process."""
+    """It is refused whatever checks are disabled: the program would contain a process's index."""
     targets = ["xla_buffer_python_cpu_callback", "xla_ffi_python_cpu_callback"]
     checks = [export.DisabledSafetyCheck.custom_call(target) for target in targets]
     function = jax.jit(from_torch(lambda t: t * 2))

@@ -1,4 +1,4 @@
-"""Callbacks of from_torch: devices, threads, errors, memory, and what must not hang."""
+"""Callbacks of from_torch: devices, threads, errors, memory, and calls that could hang."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ else:
 
 @pytest.mark.long
 def test_eager_results_are_where_the_arguments_are() -> None:
-    """As those of jnp are: where some are committed to; also of derivatives, and from jit."""
+    """Results are on the device of committed arguments, as in jnp; also for derivatives and jit."""
     on_four_devices("""
 for device in jax.devices()[::3]:
     there = jax.device_put(x, device)
@@ -146,7 +146,7 @@ for device in jax.devices()[::3]:
 
 @pytest.mark.long
 def test_eager_results_are_where_jit_puts_them() -> None:
-    """On the default device where no argument is committed, and free to go elsewhere from there."""
+    """Without committed arguments they are on the default device, and uncommitted."""
     on_four_devices("""
 second, last = jax.devices()[1], jax.devices()[3]
 one = from_torch(lambda: torch.ones(3))
@@ -173,7 +173,7 @@ assert free.is_deleted()
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_many_calls_at_once_from_threads_and_devices() -> None:
-    """Large operands, results that others wait for, more threads than cores."""
+    """The calls have large operands, results that others wait for, and more threads than cores."""
     on_four_devices("""
 import faulthandler
 faulthandler.dump_traceback_later(200, exit=True)
@@ -214,7 +214,7 @@ assert not wrong, wrong
 
 @pytest.mark.timeout(120)
 def test_jax_inside_a_callback_is_refused() -> None:
-    """torch in JAX in torch in JAX: the inner JAX call would wait for threads that wait for it."""
+    """torch in JAX in torch in JAX: the inner JAX call would deadlock with the outer threads."""
     inner = bridge.torch.from_jax(lambda x: jnp.sin(x))
     again = from_torch(torch.cos)
     kept = jnp.ones(3)
@@ -269,7 +269,7 @@ def test_a_forked_process_is_refused() -> None:
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # JAX and Python warn as well
+        warnings.simplefilter("ignore")  # JAX and Python warn too
         child = context.Process(target=_in_child, args=(queue, lambda: g(x)))
         child.start()
     message = queue.get(timeout=60)
@@ -428,7 +428,7 @@ def test_a_gradient_that_keeps_its_arguments_gets_copies() -> None:
     class Keeping(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            ctx.result = x.sin()  # a cycle that no collector sees, common and harmless
+            ctx.result = x.sin()  # a reference cycle that is common and harmless
             ctx.x = x
             return ctx.result
 
@@ -460,7 +460,7 @@ def test_cycles_do_not_count_as_kept() -> None:
 
 
 def test_subnormal_numbers_survive_callbacks() -> None:
-    """XLA's threads flush them to zero."""
+    """XLA's threads would flush them to zero."""
     x = np.float32([1e-40, -1e-45])
     f = jax.jit(from_torch(lambda bits: bits.view(torch.float32) * 1.0))
     assert np.asarray(f(x.view(np.int32))).tobytes() == x.tobytes()

@@ -1,7 +1,7 @@
-"""Global settings of both frameworks around functions that cross the border.
+"""Global settings of both frameworks around functions used in the other framework.
 
-The first tests are of JAX's settings of a thread, where autograd goes backward on another one, as
-it does on CUDA.
+The first tests are about JAX's settings of a thread while autograd runs the backward pass on
+another thread, as on CUDA.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def wide_numbers(x: torch.Tensor) -> torch.Tensor:
 
 @where
 def test_64_bit_results_are_refused_whatever_was_called_before(where: Any) -> None:
-    """A call under enable_x64 leaves nothing behind that lets them through afterwards."""
+    """A call under enable_x64 leaves no state that would allow them later."""
     f = where(from_torch(wide_numbers))
     x = np.eye(3, 4, 1, dtype=np.float32)
     for _ in range(2):
@@ -111,7 +111,7 @@ def default_dtype() -> Iterator[None]:
 @where
 @pytest.mark.usefixtures("default_dtype")
 def test_the_default_dtype(where: Any) -> None:
-    """A function sees the one that is set; what was compiled for another is refused in words."""
+    """A function sees the current one; a function compiled for another is refused with an error."""
     g = from_torch(lambda x: x + torch.ones(3).cumsum(0))
     f = where(g)
     x = np.ones(3, np.float16)
@@ -136,7 +136,7 @@ def test_the_default_dtype(where: Any) -> None:
 
 @where
 def test_autocast_is_off_inside(where: Any) -> None:
-    """The compiled call is made on threads that know nothing of the caller's autocast."""
+    """The compiled call runs on threads that do not have the caller's autocast."""
     x = np.ones((4, 4), np.float32)
 
     def product(x: torch.Tensor) -> torch.Tensor:
@@ -155,14 +155,14 @@ def test_autocast_is_off_inside(where: Any) -> None:
 
 @where
 def test_the_default_device_is_the_host_inside(where: Any) -> None:
-    """As on the threads that compiled calls are made on."""
+    """It is the same as on the threads of compiled calls."""
     x = np.ones(3, np.float32)
     with torch.device("meta"):
         np.testing.assert_array_equal(where(from_torch(lambda x: x + torch.ones(3)))(x), x + 1)
 
 
 def test_the_kind_of_random_keys() -> None:
-    """JAX's own key of compiled functions lacks it."""
+    """The cache key of JAX's own compiled functions lacks it."""
     f = from_jax(lambda x: x + jax.random.uniform(jax.random.key(3), x.shape))
     x = torch.zeros(3)
     first = f(x)
@@ -178,7 +178,7 @@ def test_the_kind_of_random_keys() -> None:
 
 @pytest.mark.processes
 def test_an_eager_op_leaves_a_later_search_for_nan() -> None:
-    """The flag that is off is not touched: JAX would not see it be switched on afterwards."""
+    """A flag that is off is not set again: JAX would not notice when it is switched on later."""
     found = run("""
 import jax, numpy as np
 from jax import numpy as jnp

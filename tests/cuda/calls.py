@@ -1,4 +1,4 @@
-"""Calls of every op in torch. The reference is the same call on the CPU: the bits are the same."""
+"""Calls of every op in torch. The reference is the same call on the CPU, bit for bit."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Call:
     """A function of tensors, all of which are differentiated; the first has the result's shape.
 
     Attributes:
-      shapes: of the operands.
-      on: makes the function for a device, with what it needs there.
+      shapes: the shapes of the operands.
+      on: returns the function for a device, with its other tensors there.
     """
 
     shapes: tuple[tuple[int, ...], ...]
     on: Callable[[Any], Callable[..., Tensor]]
 
     def draw(self, rng: np.random.Generator, dtype: torch.dtype) -> list[Tensor]:
-        """A cotangent of the result, then the operands, on the CPU."""
+        """Returns a cotangent of the result, then the operands, on the CPU."""
         shapes = (self.shapes[0], *self.shapes)
         return [torch.from_numpy(rng.standard_normal(shape) * 2).to(dtype) for shape in shapes]
 
@@ -39,7 +39,7 @@ class Call:
 
 
 def placed(drawn: list[Tensor], device: Any) -> list[Tensor]:
-    """The cotangent and the operands, which require a gradient, in memory of their own."""
+    """Returns the cotangent, and the operands with requires_grad, in their own memory."""
     cotangent, *operands = [t.to(device, copy=True) for t in drawn]
     return [cotangent, *[operand.requires_grad_() for operand in operands]]
 
@@ -47,13 +47,13 @@ def placed(drawn: list[Tensor], device: Any) -> list[Tensor]:
 def everything(
     function: Callable[..., Tensor], cotangent: Tensor, *operands: Tensor
 ) -> tuple[Tensor, ...]:
-    """The result and the gradients of the operands."""
+    """Returns the result and the gradients of the operands."""
     result = function(*operands)
     return (result.detach(), *torch.autograd.grad(result, operands, cotangent))
 
 
 def agree(found: Iterable[Tensor], expected: Iterable[Tensor]) -> None:
-    """Bit for bit."""
+    """Compares tensors bit for bit."""
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype
         assert torch.equal(one.detach().cpu(), other.detach())
@@ -66,7 +66,7 @@ def masked(device: Any) -> Callable[..., Tensor]:
     return lambda x: bt.scaled_masked_softmax(x, mask, 0.7)
 
 
-# Rows enough for sums over several blocks, which need a workspace.
+# Enough rows for sums over several blocks, which need a workspace.
 MATRIX, ROW = (2, 700, 72), (72,)
 SCORES = (2, 3, 40, 88)
 

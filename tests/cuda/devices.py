@@ -1,4 +1,4 @@
-"""Fixtures of the tests that run on a GPU alone."""
+"""Fixtures of the tests that run only on a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ needs_two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two 
 
 
 def jax_device(index: int = 0) -> Any:
-    """JAX's device of that number. Asked in a test, not before: it starts JAX's backends."""
+    """Returns JAX's device of that number. Call it inside a test: it starts JAX's backends."""
     import jax
 
     try:

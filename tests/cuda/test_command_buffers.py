@@ -1,4 +1,4 @@
-"""Ops that XLA captures into command buffers, which are its CUDA graphs."""
+"""Ops that XLA captures into command buffers, its CUDA graphs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PROGRAM = """
 
 
 def test_five_calls_in_one_program() -> None:
-    """From the first call of a process on, and again and again with other numbers and memory."""
+    """They work from the first call of a process on, and again with other numbers and memory."""
     jax_device()
     run(textwrap.dedent(PROGRAM) + "check(6, 72)\n", XLA_FLAGS=FLAGS)
 

@@ -53,14 +53,14 @@ def test_bits_of_the_cpu(name: str, shape: Any, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", OPS)
 def test_compiled_kernels_have_the_same_bits(name: str, dtype: str) -> None:
-    """On rows for each of them: short ones, of one chunk and of several, aligned and not."""
-    torch.zeros(1, device="cuda")  # code is loaded onto devices in use alone
+    """Rows are chosen for each kernel: short, of one and several chunks, aligned and not."""
+    torch.zeros(1, device="cuda")  # code is loaded only onto devices in use
     OPS[name].compile("cuda", dtypes=[dtype])
     shapes = [*SHAPES, (300, 1024), (2, 16384), (300, 10_000), (4, 100_000)]
     try:
         for shape in shapes:
             values = operands(name, shape, getattr(torch, dtype))
-            expected = OPS[name](*values)  # by compiled code too, where the build has the program
+            expected = OPS[name](*values)  # also by compiled code, if the build has the program
             before = _native.generated_calls()
             found = OPS[name](*[value.cuda() for value in values])
             assert _native.generated_calls() == before + 1
@@ -91,7 +91,7 @@ def test_in_a_graph() -> None:
     assert torch.equal(y.cpu(), OPS["rms_norm"](x.cpu(), w.cpu()))
 
 
-# An op that draws, one with labels, and their derivatives, none of which the build has.
+# An op with random words, one with labels, and their derivatives; the build has none of them.
 IN_JAX = """
 import jax
 import numpy as np
@@ -123,7 +123,7 @@ def test_jax_calls_what_is_compiled() -> None:
     run(IN_JAX, BRIDGE_COMPILE="now")
 
 
-# Where there is a graph, it captures the first call of all.
+# If a graph is captured, it has the very first call.
 FROM_THE_BUILD = """
 import contextlib
 import torch

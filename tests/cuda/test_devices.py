@@ -32,7 +32,7 @@ def in_a_thread(function: Callable[[], Any]) -> Any:
 
 
 def current_context() -> int | None:
-    """The address of the context that is current to this thread; None where none is."""
+    """Returns the address of this thread's current context; None if there is none."""
     context = ctypes.c_void_p()
     assert ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(context)) == 0
     return context.value
@@ -58,7 +58,7 @@ def test_a_thread_without_a_context(name: str, index: int, rng: np.random.Genera
 
 @each_device
 def test_a_call_leaves_a_thread_without_a_context(index: int, rng: np.random.Generator) -> None:
-    """The library alone: torch, which allocates, gives the thread a context for good."""
+    """Only the library is called: torch, which allocates, gives the thread a context for good."""
     drawn = torch.from_numpy(rng.standard_normal((40, 88))).float()
     x = drawn.to(f"cuda:{index}")
     y = torch.empty_like(x)

@@ -38,12 +38,12 @@ def in_torch(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def drawn(rng: np.random.Generator) -> list[Any]:
-    """x, w and a cotangent of the result."""
+    """Returns x, w and a cotangent of the result."""
     return [rng.standard_normal(shape) for shape in ((6, 5), (5, 3), (6,))]
 
 
 def expected(x: Any, w: Any, g: Any) -> list[Any]:
-    """The value, and the gradients towards x and w, in NumPy."""
+    """Returns the value, and the gradients towards x and w, in NumPy."""
     inner = np.tanh(x @ w)
     back = (g * x[:, 0])[:, None] * (1 - inner**2)
     towards_x = back @ w.T
@@ -52,7 +52,7 @@ def expected(x: Any, w: Any, g: Any) -> list[Any]:
 
 
 def tensors(arrays: list[Any], skip: int = 0) -> list[torch.Tensor]:
-    """On the GPU, each so many elements after the start of its memory."""
+    """Returns tensors on the GPU, each `skip` elements after the start of its memory."""
     rooms = [torch.zeros(array.size + skip, dtype=torch.float64, device=DEVICE) for array in arrays]
     placed = [room[skip:].view(a.shape) for room, a in zip(rooms, arrays, strict=True)]
     for tensor, array in zip(placed, arrays, strict=True):
@@ -63,7 +63,7 @@ def tensors(arrays: list[Any], skip: int = 0) -> list[torch.Tensor]:
 @pytest.mark.parametrize("skip", [0, 1])
 @pytest.mark.parametrize("side_stream", [False, True])
 def test_from_jax(skip: int, side_stream: bool, rng: np.random.Generator) -> None:
-    """Memory at no multiple of 16 bytes works too, although XLA's programs refuse it."""
+    """Memory at no multiple of 16 bytes works too, although XLA's programs would refuse it."""
     jax_device()
     arrays = drawn(rng)
     stream = torch.cuda.Stream() if side_stream else torch.cuda.current_stream()

@@ -1,4 +1,4 @@
-"""Ops that torch.cuda.graph captures, and that are replayed on other numbers."""
+"""Ops that torch.cuda.graph captures and replays on other numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = needs_gpu
 
 
 def captured(step: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-    """A function that repeats what `step` queues, and the results into which it does."""
+    """Returns a function that repeats the work of `step`, and the results that it writes."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         results = step()
@@ -115,7 +115,7 @@ FIRST_CALL = """
 @pytest.mark.parametrize("early", [True, False], ids=["imported early", "imported late"])
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
 def test_the_first_call_of_a_process_is_captured(mode: str, early: bool) -> None:
-    """Whichever way the capture forbids the loading of kernels."""
+    """It works in every capture mode, although captures forbid the loading of kernels."""
     importing = "import bridge.torch"
     code = FIRST_CALL.format(
         mode=mode, imports=importing if early else "", imports_later="" if early else importing

@@ -1,4 +1,4 @@
-"""So many rows that those who have several one behind the other add up their columns."""
+"""Column sums with so many rows that threads add several rows one after another."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.lang import declarations
 pytestmark = needs_gpu
 
 OPS = {name: bridge.op(getattr(declarations, name)) for name in ("rms_norm", "layer_norm")}
-# Rows that stay in registers, short ones, aligned and not, long ones of any strides, and a last
-# lane that is not whole.
+# Rows that stay in registers, short ones, aligned and not, long ones of any strides, and a partial
+# last leaf.
 SHAPES = [(4101, 4096), (2050, 8192), (1100, 16384), (140_003, 128), (70_000, 250), (17_001, 1001)]
 
 
@@ -54,7 +54,7 @@ def test_bits_of_the_cpu(name: str, dtype: torch.dtype, is_compiled: bool) -> No
 
 
 def test_batches() -> None:
-    """Lanes begin anew in each."""
+    """Leaves start again in each batch."""
     (x, _), w = operands("rms_norm", (3, 1400, 4096), torch.float32), torch.ones(3, 4096)
 
     def towards_weight(x: Any, w: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Ops on streams that torch did not start with, and the memory that they work in meanwhile."""
+"""Ops on torch's side streams, and the memory that they use in the meantime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cuda.devices import needs_gpu
 
 pytestmark = needs_gpu
 
-# Those that add up columns, in a workspace that is freed as soon as the call is queued.
+# Ops that add up columns, in a workspace that is freed as soon as the call is queued.
 WITH_WORKSPACE = ("bias_gelu", "bias_dropout_add")
 
 
@@ -56,9 +56,9 @@ def test_a_workspace_that_is_freed_is_not_written_by_others(
         with torch.cuda.stream(streams[turn % 3]):
             keep_busy()
             found.append(everything(function, *static))
-            overwrite_free_memory()  # of the same stream: later than the call
+            overwrite_free_memory()  # on the same stream: after the call
         with torch.cuda.stream(streams[(turn + 1) % 3]):
-            overwrite_free_memory()  # of another: memory that is still in use there
+            overwrite_free_memory()  # on another stream: while the call may still use memory
     torch.cuda.synchronize()
     for results in found:
         agree(results, expected)
@@ -66,7 +66,7 @@ def test_a_workspace_that_is_freed_is_not_written_by_others(
 
 @pytest.mark.parametrize("name", WITH_WORKSPACE)
 def test_backward_is_called_on_another_stream(name: str, rng: np.random.Generator) -> None:
-    """Autograd runs it on the stream of the forward pass all the same."""
+    """Autograd still runs it on the stream of the forward pass."""
     call = CALLS[name]
     drawn = call.draw(rng, torch.float32)
     cotangent, *operands = placed(drawn, DEVICE)

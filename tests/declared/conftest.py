@@ -1,4 +1,4 @@
-"""Several CPU devices for what is sharded."""
+"""Several CPU devices for tests of sharded arrays."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import jax
 
 from tests.jax.conftest import DEVICES
 
-# This comes before any test runs: a process cannot change its mind once the backend is up.
+# Set this before any test runs: the number of devices is fixed when the backend starts.
 jax.config.update("jax_num_cpu_devices", DEVICES)

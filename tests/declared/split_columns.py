@@ -1,4 +1,4 @@
-"""Ops that reduce along the row in every way, for the tests of columns that are split."""
+"""Ops that reduce along the row in every way, for the tests of split columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.lang import declarations
 
 @bridge.op
 def largest(x: bridge.Full) -> Any:
-    """Its derivative asks for the place of the largest number."""
+    """An op whose derivative needs the place of the largest number."""
     return x / (2.0 + abs(bl.max(x))), 1.0 * bl.argmax(x)
 
 
@@ -38,17 +38,17 @@ def tabled(x: bridge.Full, table: bridge.Table) -> Any:
 
 @bridge.op
 def numbered(x: bridge.Full) -> Any:
-    """Tells columns apart, and reduces nothing."""
+    """An op that uses column numbers, and reduces nothing."""
     return bl.where(bl.column() < 5, x, x / bl.columns())
 
 
 @dataclass(frozen=True)
 class Case:
-    """An op with its operands behind the first one.
+    """An op with its operands after the first one.
 
     Attributes:
       operands: "row", "per row", "table", "label" or "seed".
-      sent: numbers a row that a part which is one subtree sends, stage after stage.
+      sent: numbers per row that a part sends in each stage, if the part is one subtree.
     """
 
     op: Callable[..., Any]
@@ -56,7 +56,7 @@ class Case:
     sent: tuple[int, ...]
 
     def values(self, shape: tuple[int, ...], dtype: Any) -> list[np.ndarray]:
-        """x and its other floating operands; a few rows of x are special."""
+        """Returns x and its other floating operands; a few rows of x are special."""
         rng = np.random.default_rng(0)
         x = rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 6, shape)
         rows, columns = x.reshape(-1, shape[-1]), shape[-1]
@@ -70,7 +70,7 @@ class Case:
         return [value.astype(dtype) for value in (x, *others)]
 
     def function(self, asarray: Callable[[np.ndarray], Any], shape: tuple[int, ...]) -> Any:
-        """The op as a function of what `values` gives that returns a tuple."""
+        """Returns the op as a function of the results of `values`; it returns a tuple."""
         rows = shape[:-1]
         label = (np.arange(np.prod(rows), dtype=np.int32) * 37 % shape[-1]).reshape(rows)
 
@@ -98,7 +98,7 @@ CASES = {
     "numbered": Case(numbered, (), ()),
 }
 
-# Columns, by what a part of them is where they are split in four.
+# Numbers of columns, by the shape of a part when they are split in four.
 COLUMNS = {
     "a subtree": 4 * 1024,
     "several subtrees": 4 * 3 * 1024,

@@ -1,4 +1,4 @@
-"""The functions of `bridge.lang` in declared ops, against float64 and longer numbers."""
+"""The functions of `bridge.lang` in declared ops, against float64 and extended precision."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def sigmoid(x: Any) -> Any:
 
 
 def times(x: Any, part: Any) -> Any:
-    """x times a part that vanishes faster than x grows."""
+    """Returns x times a part that vanishes faster than x grows."""
     return np.where(x == -np.inf, -0.0, x * part)
 
 
-# In a declaration, on arrays of float64, and on a longer number.
+# Each function in a declaration, on float64 arrays, and in extended precision.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
     "exp": (bl.exp, np.exp, mp.exp),
     "exp2": (bl.exp2, np.exp2, lambda x: mp.power(2, x)),
@@ -81,14 +81,14 @@ def quotient(x: bridge.Full, y: bridge.Full) -> Any:
 
 
 def units_off(found: Any, exact: Any, dtype: str) -> float:
-    """The largest error of the results, in units in the last place of the exact ones.
+    """Returns the largest error of the results, in units in the last place of the exact ones.
 
-    Infinite where only one of both is NaN, or has a sign.
+    It is infinite if only one of the two is NaN, or if signs differ.
     """
     digits, lowest, highest = FORMATS[dtype]
     signs = np.signbit(found) == np.signbit(exact)
     missing = np.isnan(found) & np.isnan(exact)
-    # An infinity is the number behind the largest.
+    # An infinity counts as the number after the largest.
     found, exact = (
         np.clip(a, -(2.0 ** (highest + 1)), 2.0 ** (highest + 1)) for a in (found, exact)
     )
@@ -113,7 +113,7 @@ def test_functions_of_every_16_bit_number(dtype: str) -> None:
 
 
 def test_functions_in_float32() -> None:
-    """Every float32 in `make exhaustive`: tests/accuracy."""
+    """`make exhaustive` tests every float32: tests/accuracy."""
     hold(np.arange(0, 1 << 32, 4099).astype(np.uint32).view(np.float32), "float32", 2)
 
 

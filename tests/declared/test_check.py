@@ -1,4 +1,4 @@
-"""bridge.check holds for ops of all roles, and finds what is broken on purpose."""
+"""bridge.check passes for ops of all roles, and finds planted faults."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def log_probability(x: bridge.Full, labels: bridge.PerRow[int]):
 
 
 def test_log_sums(rng: Any) -> None:
-    """A constant of their derivatives is the largest number, which moves with the operand."""
+    """A constant in their derivatives is the largest number, which depends on the operand."""
     operands = rng.normal(size=(4, 9)).astype(np.float32), rng.integers(0, 9, 4)
     assert bridge.check(log_probability, *operands, quiet=True).ok
 
@@ -99,7 +99,7 @@ def test_examples_of_either_framework(rng: Any, capsys: Any) -> None:
 
 
 def scaled(factor_of: Callable[..., float]) -> Callable[..., Any]:
-    """rms_norm in one framework after another, of x times a power of two or next to one."""
+    """Returns rms_norm in one framework with x multiplied by a power of two, or nearly by one."""
 
     def broken(function: Any) -> Any:
         return lambda x, weight, **static: function(x * factor_of(x), weight, **static)
@@ -163,7 +163,7 @@ def without_nan(function: Any) -> Any:
 
 
 class Wrong(torch.autograd.Function):
-    """rms_norm whose tangents and whose results under vmap are wrong."""
+    """rms_norm with wrong tangents, and wrong results under vmap."""
 
     @staticmethod
     def forward(x: Any, weight: Any) -> Any:
@@ -189,7 +189,7 @@ class Wrong(torch.autograd.Function):
 
 
 def with_derivatives(function: Any, order: int) -> Any:
-    """The function, whose derivatives of this order have none."""
+    """Returns the function without derivatives beyond this order."""
 
     class Last(torch.autograd.Function):
         @staticmethod
@@ -269,9 +269,9 @@ def test_a_broken_promise_is_found(name: str, rng: Any, capsys: Any) -> None:
 
 @pytest.mark.long
 def test_a_wrong_rule_is_found(rng: Any, monkeypatch: Any) -> None:
-    """Every derivative follows from it: forward and reverse mode agree, in both frameworks."""
+    """All derivatives use the rule: forward and reverse mode agree, in both frameworks."""
     monkeypatch.setitem(derivatives._PARTIALS, "rsqrt", lambda x, y, s: [-0.4 * (y * y * y)])
-    # Nobody else has derivatives of a program with this number.
+    # No other test has derivatives of a program with this number.
     with pytest.raises(AssertionError, match="reverse mode: torch along a direction"):
         bridge.check(ops.rms_norm, *example(rng, ops.rms_norm, (2, 9)), eps=0.123, quiet=True)
 

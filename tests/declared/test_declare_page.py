@@ -12,7 +12,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "declare.md"
 
 
 def test_the_page_has_every_function_of_bridge_lang() -> None:
-    """In one row each, with the names of its arguments."""
+    """Each function has one row, with the names of its arguments."""
     section = PAGE.read_text().partition("### The functions of bridge.lang")[2]
     section = section.partition("`print(op)`")[0]
     cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)

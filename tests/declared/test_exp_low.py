@@ -1,4 +1,4 @@
-"""The power that derivatives of log Σ e^x take: of what is not above 0, but for rounding."""
+"""The power in derivatives of log Σ e^x: its exponents are at most 0, except for rounding."""
 
 from __future__ import annotations
 

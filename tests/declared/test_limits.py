@@ -1,4 +1,4 @@
-"""Ops of so many operands that their derivatives come in parts, and ops that are too large."""
+"""Ops with so many operands that derivatives have several parts, and ops that are too large."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.declared.test_transforms import same
 
 
 def op_of(count: int, compute: Callable[..., Any], integers: int = 0) -> DeclaredOp:
-    """An op of so many operands, of which the last may be integers."""
+    """Returns an op with `count` operands, the last of which may be integers."""
 
     def many(*x: Any) -> Any:
         return compute(*x)
@@ -38,13 +38,13 @@ def op_of(count: int, compute: Callable[..., Any], integers: int = 0) -> Declare
 
 
 def gated(*x: Any, sigmoid: Any = bl.sigmoid) -> Any:
-    """The derivative towards an operand needs three of them."""
+    """An op whose derivative towards an operand needs three operands."""
     pairs = zip(x, (*x[1:], x[0]), strict=True)
     return functools.reduce(operator.add, (sigmoid(a) * b for a, b in pairs))
 
 
 def squared_sum(*x: Any) -> Any:
-    """The derivative towards an operand needs all of them."""
+    """An op whose derivative towards an operand needs all operands."""
     total = functools.reduce(operator.add, (v * v for v in x))
     return total * total
 
@@ -80,7 +80,7 @@ def test_forward_mode_of_many_operands(count: int, rng: np.random.Generator) -> 
     close(found, torch.func.jvp(functools.partial(gated, sigmoid=torch.sigmoid), *exact))
 
 
-# With more than 31 there are more gradients than a call has results.
+# With more than 31 operands there are more gradients than a call can return.
 @pytest.mark.parametrize("count", [29, 40, 56])
 def test_gradients_of_many_operands(count: int, rng: np.random.Generator) -> None:
     op, values, places = op_of(count, gated), arrays(rng, count), tuple(range(count))
@@ -88,14 +88,14 @@ def test_gradients_of_many_operands(count: int, rng: np.random.Generator) -> Non
     found = torch.autograd.grad(op(*moved).sum(), moved)
     same(found, jax.grad(lambda *x: op(*x).sum(), places)(*jax_arrays(values)))
     same(found, torch.func.grad(lambda *x: op(*x).sum(), places)(*tensors(values)))
-    for i in range(0, count, 9):  # each has its bits alone too
+    for i in range(0, count, 9):  # each also has its bits when computed alone
         same(torch.autograd.grad(op(*moved).sum(), moved[i]), found[i : i + 1])
     exact = [x.requires_grad_() for x in tensors(values, torch.float64)]
     close(found, torch.autograd.grad(gated(*exact, sigmoid=torch.sigmoid).sum(), exact))
 
 
 def test_gradients_of_many_operands_and_results(rng: np.random.Generator) -> None:
-    """Derivatives of one operand take all operands and, in parts, the cotangents of all results."""
+    """Derivatives of one operand need all operands and, in parts, the cotangents of all results."""
     count, wanted = 50, (0, 49)
     op, values = op_of(count, several), arrays(rng, count)
 
@@ -154,7 +154,7 @@ def test_more_operands_or_results_than_a_call_has_are_refused_when_declared() ->
 
 
 def test_a_part_of_an_array_has_an_operand_more(rng: np.random.Generator) -> None:
-    """The number of its first element, where random words are drawn."""
+    """If random words are drawn, it is the number of the part's first element."""
 
     def dropped(*x: Any) -> Any:
         return bl.where(bl.dropout_keep(0.5, *x[-2:]), functools.reduce(operator.add, x[:-2]), 0.0)

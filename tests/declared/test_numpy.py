@@ -1,4 +1,4 @@
-"""A declared op on NumPy arrays has the bits that it has in PyTorch and in JAX."""
+"""A declared op on NumPy arrays has the same bits as in PyTorch and in JAX."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPS = {op.__name__: op for op in (*SEVEN, *OTHERS.values())}
 
 
 def operands_of(op: Any, rng: Any, space: tuple[int, ...], dtypes: list[str]) -> list[Any]:
-    """Random operands, whose floating ones have these dtypes in turn."""
+    """Returns random operands; the floating ones have these dtypes in turn."""
     found = []
     for i, operand in enumerate(op._example.program.operands):
         array = np.asarray(draw(rng, operand, space))
@@ -110,7 +110,7 @@ def test_numbers_and_what_broadcasts(rng: Any) -> None:
     full, total, like = placed(x, 0.5, True)
     assert (full.dtype, total.dtype, like.dtype) == (np.float16, np.float32, np.float16)
     assert_same(full, x * np.float16(0.5))
-    strong = placed(x, np.float64(0.5), np.bool_(True))  # as NumPy promotes
+    strong = placed(x, np.float64(0.5), np.bool_(True))  # promoted by NumPy's rules
     assert [result.dtype for result in strong] == [np.float64] * 3
     bits = rng.integers(0, 2, (6,), np.uint8)
     column = rng.normal(size=(4, 1)).astype(ml_dtypes.bfloat16)
@@ -161,14 +161,14 @@ def test_what_is_refused(rng: Any) -> None:
         row_dot(x, y[0])
     with pytest.raises(TypeError, match="row_dot: got float, float, expected tensors of PyTorch"):
         row_dot(1.0, 2.0)
-    # A tensor and an array of NumPy are no operands of one call.
+    # A call may not mix tensors and NumPy arrays.
     for operands in ((torch.tensor(x), y), (x, torch.tensor(y))):
         with pytest.raises(TypeError, match=r"has type ndarray, expected torch\.Tensor"):
             row_dot(*operands)
 
 
 def test_an_array_beside_arrays_of_jax(rng: Any) -> None:
-    """As in jax.numpy it is an operand like others."""
+    """A NumPy array is an ordinary operand there, as in jax.numpy."""
     x, y = (rng.normal(size=(2, 3)).astype(np.float32) for _ in range(2))
     expected = row_dot(x, y)
     for operands in ((jnp.asarray(x), y), (x, jnp.asarray(y))):

@@ -1,4 +1,4 @@
-"""Reverse rules that a declaration states."""
+"""Custom VJPs: reverse rules stated in declarations."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_rule_is_what_runs(keep: Any, rng: np.random.Generator) -> None:
     tensor, cotangent = torch.tensor(x, requires_grad=True), torch.tensor(g, dtype=torch.float32)
     y = op(tensor)
     assert (y == 0).any()
-    cotangent[y == 0] = torch.inf  # the derived rule would make NaN of it
+    cotangent[y == 0] = torch.inf  # the derived rule would return NaN
     (found,) = torch.autograd.grad(y, tensor, cotangent)
     assert found.isfinite().all()
     assert (found[y == 0] == 0).all()
@@ -146,7 +146,7 @@ IN_A_DOMAIN: dict[str, tuple[Any, Any, Any]] = {
 
 @pytest.mark.parametrize("name", IN_A_DOMAIN)
 def test_rules_that_read_a_result_are_checked_inside_of_its_domain(name: str) -> None:
-    """Outside of it the result is NaN, where the derived rule may have a number."""
+    """Outside the domain the result is NaN, but the derived rule may return a number."""
     function, rule, wrong = IN_A_DOMAIN[name]
     bridge.op(vjp=rule)(function)
     with pytest.raises(bl.DeclarationError, match="differs from the derived one"):

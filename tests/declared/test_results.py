@@ -1,4 +1,4 @@
-"""Shapes and dtypes of results that are like no operand, which the native module makes."""
+"""Shapes and dtypes of results that differ from all operands; the native module makes them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_made_as_documented(shape: tuple[int, ...], dtype: torch.dtype, monkeypa
         (of_halves, (x,), [[*rows, half], shape, [half], rows], [dtype, dtype, wide, wide]),
     )
     for op, (x, *others), shapes, dtypes in several:
-        # Of columns that lie apart the results are made in Python.
+        # For columns that are not contiguous, Python makes the results.
         expected = op(torch.stack([x, x], -1)[..., 0], *others)
         with monkeypatch.context() as patched:
             patched.setattr(Kernel, "empty_results", None)
@@ -101,7 +101,7 @@ def test_static_arguments_that_are_equal_and_not_the_same() -> None:
 
 
 def test_as_many_results_as_the_function_returns() -> None:
-    """Whatever operands and static parameters the declaration was first traced with."""
+    """The number does not depend on the operands and static parameters of the first trace."""
 
     @bridge.op
     def scaled(x: bridge.Full, *, eps: float):  # type: ignore[no-untyped-def]
@@ -148,7 +148,7 @@ def test_as_many_results_as_the_function_returns() -> None:
             (torch.compile(of_torch, backend="eager"), tensors),
             (torch.func.vmap(of_torch), tensors),
         ):
-            for _ in range(2):  # as a new kind, and as a known one
+            for _ in range(2):  # as a new kind of call, and as a known one
                 found = call(*given)
                 assert isinstance(found, tuple) is isinstance(expected, tuple)
                 several = (found, expected) if isinstance(found, tuple) else ([found], [expected])
@@ -192,7 +192,7 @@ def test_the_reference_refuses_the_shapes_that_the_op_refuses() -> None:
 
 
 def test_zeros_of_what_a_result_does_not_follow_from() -> None:
-    """Once, of the op itself, and not where they would be added to others at different places."""
+    """They are made once, by the op itself, and never added to gradients of other operands."""
 
     @bridge.op
     def apart(x: bridge.Full, y: bridge.Full) -> Any:
@@ -209,7 +209,7 @@ def test_zeros_of_what_a_result_does_not_follow_from() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 0), (0, 4), (0, 0)])
 def test_the_reference_of_rows_without_columns(shape: tuple[int, int]) -> None:
-    """They have a largest number, -inf, of which no power is left out."""
+    """Their largest number is -inf, and no power is left out."""
 
     @bridge.op
     def parts(x: bridge.Full) -> Any:
@@ -221,7 +221,7 @@ def test_the_reference_of_rows_without_columns(shape: tuple[int, int]) -> None:
 
 
 def test_integers_that_jax_would_narrow_to_others_are_refused() -> None:
-    """2**32 would name the first column."""
+    """2**32 would become the number of the first column."""
 
     def at(x: bridge.Full, label: bridge.PerRow[int]) -> Any:
         return bl.sum(bl.where(bl.column() == label, x, 0.0))
@@ -246,7 +246,7 @@ def by_sign(x: bridge.Full, label: bridge.PerRow[int]) -> Any:
 
 @pytest.mark.parametrize("own", FRAMEWORKS, ids=lambda own: own.name)
 def test_the_upper_half_of_uint64_is_the_largest_number_with_a_sign(own: Any) -> None:
-    """It is no column, and not negative."""
+    """It is no column number, and not negative."""
     labels = np.array([1, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
     x = np.arange(1, 17, dtype=np.float64).reshape(4, 4)
     with jax.enable_x64(True):

@@ -1,4 +1,4 @@
-"""Why logsumexp of split columns takes two exchanges: docs/sharding.md."""
+"""The reason why logsumexp of split columns needs two exchanges: docs/sharding.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def result(x: roles.Full, sum: roles.PerRow, count: roles.PerRow, largest: roles
 
 
 def run(function: Callable[..., Any], *operands: Tensor) -> tuple[Tensor, ...]:
-    """The result of a stage of that function: operations of stages have no derivatives."""
+    """Returns the result of a stage with this function; stages have no derivatives."""
     program = trace(declared(function), [True] * len(operands), {})
     count, columns = len(program.results), operands[0].shape[-1]
     code = codes.stage(codes.code_of(program), (True,) * count, 0, columns, True)
@@ -39,7 +39,7 @@ def run(function: Callable[..., Any], *operands: Tensor) -> tuple[Tensor, ...]:
 
 
 def brought_to(largest: Tensor, own: Tensor) -> Tensor:
-    """The power of two between the shifts of a part and of the row."""
+    """Returns the power of two between the shift of a part and the shift of the row."""
     exponent, own_exponent = (torch.round(x.double() * np.log2(np.e)) for x in (largest, own))
     return torch.exp2(own_exponent - exponent).float()
 
@@ -57,7 +57,7 @@ def test_terms_under_another_shift_are_the_same_but_for_a_power_of_two(
 
 
 def test_sums_under_a_shift_of_each_part_have_other_bits() -> None:
-    """The largest of a part is added behind its others, not in its place among them."""
+    """The largest number of a part is added after its others, not in its place among them."""
     rng, rows = np.random.default_rng(0), 20000
     parts = [
         torch.tensor(rng.standard_normal((rows, 1024)) * 4, dtype=torch.float32) for _ in range(2)

@@ -1,4 +1,4 @@
-"""Sums of rows from what parts of their columns send, for any number and size of parts."""
+"""Sums of rows from exchanged parts of their columns, for any number and size of parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bridge.torch._sharded.shards import _Part
 
 @dataclass(frozen=True)
 class _Numbered(AnySplit):
-    """A split as one of its parts sees it."""
+    """A split as one of its parts knows it."""
 
     number: int
 
@@ -26,13 +26,13 @@ class _Numbered(AnySplit):
         return self.number
 
 
-# Columns of a part, how many there are, and how many numbers each sends of a row.
+# Columns of a part, the number of parts, and the numbers that each sends per row.
 SIZES = [
     (CHUNK, 3, 1),
     (4 * CHUNK, 5, 1),
     (3 * CHUNK, 4, 3),
     (6 * CHUNK, 2, 3),
-    (CHUNK // 2, 8, 256),  # each two terms that are added first as one
+    (CHUNK // 2, 8, 256),  # each has two terms that are first added to one
     (CHUNK // 2, 3, 257),  # the last one has a chunk of its own
     (3 * CHUNK // 2, 8, 2 + 256),
     (CHUNK // 4, 4, 256),

@@ -1,4 +1,4 @@
-"""Declared ops wherever their users work: the same bits in both frameworks, in every transform."""
+"""Declared ops in every transform, with the same bits in both frameworks."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.declared.ops import OTHERS, SEVEN, rms_norm
 from tests.lang.arrays import draw
 
 OPS = {op.__name__: op for op in SEVEN} | OTHERS
-SMOOTH = [op.__name__ for op in SEVEN]  # but for the square of a ReLU at 0, where nobody looks
+SMOOTH = [op.__name__ for op in SEVEN]  # except for the squared ReLU at 0, which is not tested
 every_op = pytest.mark.parametrize("name", OPS)
 
 Arrays = list[Any]
 
 
 class Example:
-    """An op and operands of it, of which the floating ones are differentiated."""
+    """An op and its operands; the floating operands are differentiated."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Example:
         ]
 
     def of_floating(self, operands: Arrays) -> tuple[Callable[..., Any], Arrays]:
-        """The op as a function of its floating operands that returns a tuple."""
+        """Returns the op as a function of its floating operands that returns a tuple."""
 
         def function(*given: Any) -> tuple[Any, ...]:
             placed = list(operands)
@@ -103,7 +103,7 @@ def same(found: Any, expected: Any) -> None:
 
 
 def of_torch(example: Example, order: int) -> Any:
-    """All results, and all cotangents to an order, of random cotangents."""
+    """Returns all results, and all cotangents to an order, for random cotangents."""
     function, values = example.of_floating(example.torch())
     return nested(torch.func.vjp, function, values, order, torch.as_tensor)
 
@@ -193,7 +193,7 @@ def test_derivatives_are_those_of_the_function(name: str, rng: np.random.Generat
 def test_gradients_towards_some_operands_are_those_towards_all(
     name: str, rng: np.random.Generator
 ) -> None:
-    """In JAX, whose reverse mode transposes forward mode, and of forward mode in torch."""
+    """JAX's reverse mode transposes forward mode; torch tests forward mode itself."""
     example = Example(name, rng)
     g, y = example.of_floating(example.jax())
     f, x = example.of_floating(example.torch())
@@ -240,7 +240,7 @@ def summands(
 
 
 def test_cotangents_go_to_their_own_operands(rng: np.random.Generator) -> None:
-    """The shapes are alike, so that nothing else would tell."""
+    """All shapes are equal, so only the values distinguish the operands."""
     x = jnp.asarray(rng.normal(size=(4, 4)), jnp.float32)
     operands = (x, x, x[0], x[0], x)
     factors = (1.0, 2.0, 3.0, 5.0, 7.0)
@@ -264,7 +264,7 @@ _NUMBERS = ("exp", "log", "sqrt", "tanh", "sigmoid", "silu", "softplus", "erf", 
 
 @pytest.mark.parametrize("name", [*_NUMBERS, "logsumexp"])
 def test_what_a_choice_leaves_out_has_no_gradient_of_any_order(name: str) -> None:
-    """Whatever stands there, and what it shares with others is not touched."""
+    """This holds for any value there, and shared operands do not change."""
     function = getattr(bl, name)
 
     @bridge.op
@@ -461,7 +461,7 @@ def test_it_is_pickled_and_copied_as_a_function_is() -> None:
 
 @bridge.op
 def module_op(x: bridge.Full) -> Any:
-    """Twice x."""
+    """Returns twice x."""
     return 2.0 * x
 
 

@@ -1,1 +1,1 @@
-"""Promises that several processes keep together."""
+"""Tests of promises about several processes."""

@@ -9,13 +9,13 @@ import pytest
 
 from tests.distributed.processes import Processes
 
-# Each process holds a framework in memory.
+# Each process has a framework in memory.
 _SETS_AT_ONCE = 3
 
 
 @pytest.fixture(scope="session")
 def processes() -> Iterator[Callable[[str, int], Processes]]:
-    """`processes(setup, world_size)`: a living set, the same one as long as nothing broke it."""
+    """Returns `processes(setup, world_size)`: a living set, reused until a check breaks it."""
     sets: OrderedDict[tuple[str, int], Processes] = OrderedDict()
 
     def get(setup: str, world_size: int) -> Processes:

@@ -21,7 +21,7 @@ from tests.lang import declarations
 
 Function = Callable[..., Tensor]
 
-# [rows, columns] of what is split: whole leaves of the tree of rows on each of up to four ranks.
+# [rows, columns] of split arrays: whole leaves of the row tree on each of up to four ranks.
 _SHAPE = (4, 48, 8)
 
 
@@ -34,9 +34,9 @@ def _tabled(x: bridge.Full, table: bridge.Table) -> Any:
 
 
 def _functions() -> dict[str, tuple[Function, list[tuple[int, ...]]]]:
-    """Each op as a function of tensors of floats, and the shapes of these."""
+    """Returns each op as a function of floating tensors, and the shapes of these."""
     mask = numbers(77, (4, 1, 8)) > 0.5
-    masks: dict[Any, Tensor] = {}  # so that nothing but the op itself communicates
+    masks: dict[Any, Tensor] = {}  # cached, so that only the op itself communicates
 
     def like(x: Tensor) -> Tensor:
         key = getattr(x, "placements", None)
@@ -88,7 +88,7 @@ def as_unsharded(
 ) -> None:
     """Forward, gradients and second derivatives have the bits of the whole tensors.
 
-    `dims`: for each dimension of the mesh, the dimension of the arrays that it splits, or None.
+    `dims` has, for each dimension of the mesh, the dimension of the arrays that it splits, or None.
     """
     device_mesh = _mesh(place, mesh)
     placements = [Replicate() if dim is None else Shard(dim) for dim in dims]
@@ -127,7 +127,7 @@ def _is_spread(x: Tensor) -> bool:
 
 
 def communication(place: Place) -> dict[str, Any]:
-    """Which collectives each op does, forward and backward, for each dimension that is split."""
+    """Returns the collectives of each op, forward and backward, for each split dimension."""
     device_mesh = _mesh(place, (place.world_size,))
     counts = {}
     for name, (function, shapes) in _functions().items():
@@ -149,7 +149,7 @@ def communication(place: Place) -> dict[str, Any]:
 
 
 def partial_and_uneven(place: Place) -> None:
-    """What is still to be summed is summed first; what is split unevenly is gathered."""
+    """Partial tensors are first summed; unevenly split tensors are gathered."""
     mesh = _mesh(place, (place.world_size,))
     x = numbers(0, (5, 7))
     expected = bt.bias_gelu(x)
@@ -167,7 +167,7 @@ def partial_and_uneven(place: Place) -> None:
 
 
 def column_parallel(place: Place) -> None:
-    """As tensor parallelism has it: x split over its last dimension, and the bias with it."""
+    """x and the bias are split over the last dimension, as in tensor parallelism."""
     mesh = _mesh(place, (place.world_size,))
     x, bias = numbers(0, (6, 12), torch.float32), numbers(1, (12,), torch.float32)
     spread = [distribute_tensor(v, mesh, [Shard(v.ndim - 1)]).requires_grad_() for v in (x, bias)]
@@ -181,7 +181,7 @@ def column_parallel(place: Place) -> None:
 
 
 def drawn_seeds(place: Place) -> None:
-    """Without a seed all processes drop by the first one's, so that the whole is one mask."""
+    """Without a seed all processes use the first one's, so that the whole has one mask."""
     torch.manual_seed(place.rank)
     mesh = _mesh(place, (place.world_size,))
     ones = torch.ones(8, 64)
@@ -194,10 +194,10 @@ def drawn_seeds(place: Place) -> None:
 
 
 def seeds_of_others(place: Place) -> None:
-    """A plain x beside a DTensor: the seed that is drawn is the first process's there too."""
+    """If x is plain and the residual a DTensor, the drawn seed is the first process's too."""
     mesh, ones = _mesh(place, (place.world_size,)), torch.ones(8, 64)
     residual = distribute_tensor(ones, mesh, [Shard(0)])
-    for drawn in (False, True):  # from the default generator, or from one that is given
+    for drawn in (False, True):  # from the default generator, or from a given one
         torch.manual_seed(place.rank)
         given = torch.Generator().manual_seed(place.rank) if drawn else None
         y = bt.bias_dropout_add(ones, None, residual, p=0.5, seed=given).full_tensor()
@@ -207,7 +207,7 @@ def seeds_of_others(place: Place) -> None:
 
 
 def reductions_of_losses(place: Place) -> None:
-    """Of no rows, and of rows that are split over a dimension behind the first; compiled too."""
+    """The losses have no rows, or rows split over a later dimension; compiled too."""
     mesh = _mesh(place, (place.world_size,))
     for shape, split in (((0, 4, 8), 0), ((4, 0, 8), 0), ((3, 4, 8), 1)):
         x = numbers(0, shape, torch.float32)

@@ -1,4 +1,4 @@
-"""One rank fails; what `all_gather` says to the others, in one process of several."""
+"""One rank fails: the errors of `all_gather` on the others, in one process of several."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _die() -> None:
 
 
 def _impatient_group() -> Any:
-    """One that may be broken, as nothing else uses it."""
+    """Returns a group that may break, because nothing else uses it."""
     return dist.new_group(timeout=datetime.timedelta(seconds=IMPATIENT_SECONDS))
 
 
 def _told(place: Place, call: object) -> str:
-    """Returns the error of the call, in the words of all_gather and of the transport."""
+    """Returns the error of the call, with the messages of all_gather and of the transport."""
     try:
         call()  # type: ignore[operator]
     except RuntimeError as error:
@@ -46,7 +46,7 @@ def killed_before(place: Place, check: bool) -> str:
 
 
 def killed_in_the_middle(place: Place) -> str:
-    """While its large array is on its way."""
+    """The rank is killed while its large array is being sent."""
     x = torch.ones(1 << 24)
     if place.rank == 1:
         pending = bt.all_gather(x, async_op=True, check=False)
@@ -65,7 +65,7 @@ def killed_before_backward(place: Place) -> str:
 
 
 def killed_before_local_backward(place: Place) -> None:
-    """ "local" needs nobody."""
+    """The backward pass of "local" needs no other rank."""
     x = torch.ones(1000, requires_grad=True)
     y = bt.all_gather(x, grad="local")
     if place.rank == 1:
@@ -84,7 +84,7 @@ def late(place: Place, seconds: float) -> None:
 
 
 def too_late(place: Place, seconds: float, count: int) -> str:
-    """The others give up; so does the late one, when it comes."""
+    """The others give up; so does the late rank when it arrives."""
     group = _impatient_group()
     x = torch.ones(count)
     if place.rank == 1:
@@ -101,7 +101,7 @@ def one_raises(place: Place) -> str:
 
 
 def skips_backward(place: Place) -> str:
-    """A rank that does not use what it gathered has no backward pass, which the others wait for."""
+    """A rank that does not use the gathered array has no backward pass; the others wait for it."""
     group = _impatient_group()
     x = torch.ones(2, requires_grad=True)
     y = bt.all_gather(x, group=group)

@@ -1,6 +1,6 @@
 """Checks of `all_gather` on torch's ranks. Each rank compares with the truth by itself.
 
-Every rank can make every rank's numbers, from seeds: so each knows what all others have.
+Every rank can generate the numbers of all ranks from seeds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHAPE = (3, 2, 5)
 
 
 def numbers(seed: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float64) -> Tensor:
-    """Normal numbers, the same on every rank; of integers and bool, some of each."""
+    """Returns normal numbers, the same on every rank; for integers and bool, a mix of values."""
     values = torch.from_numpy(np.random.default_rng(seed).standard_normal(shape))
     if dtype.is_complex:
         other = torch.from_numpy(np.random.default_rng(seed + 9999).standard_normal(shape))
@@ -58,7 +58,7 @@ def values(place: Place, dim: int, tiled: bool) -> None:
             parts = [numbers(100 * code + r, SHAPE, dtype) for r in range(place.world_size)]
         mine = parts[place.rank]
         y = bt.all_gather(mine, dim=dim, tiled=tiled)
-        if name.startswith("float8") or name == "complex32":  # without cat or stack of their own
+        if name.startswith("float8") or name == "complex32":  # torch has no cat or stack for them
             parts = [_as_bytes(part) for part in parts]
             y = _as_bytes(y)
         assert same_bits(y, together(parts, dim % (3 + (not tiled)), tiled)), name
@@ -101,7 +101,7 @@ def gradients(place: Place, dim: int, tiled: bool, dtype_name: str, cotangent: s
             assert same_bits(dx, exact[rule]), rule
         if rule == "local":
             assert same_bits(dx, my_parts[rank])
-        # dx is linear in g: its transpose puts v at this rank's place, or gathers.
+        # dx is linear in g: its transpose puts v at this rank's place, or gathers it.
         everyones = [numbers(90 + r, SHAPE, dtype) for r in range(world)]
         (dg,) = torch.autograd.grad(dx, g, everyones[rank])
         if rule == "local":
@@ -139,7 +139,7 @@ def no_gradient_without_asking(place: Place) -> None:
 
 
 def strided_inputs(place: Place) -> None:
-    """Inputs of any strides, conjugated and negated lazily."""
+    """Inputs may have any strides, and be lazily conjugated or negated."""
     world = place.world_size
     bases = [numbers(r, (4, 6), torch.complex128) for r in range(world)]
     forms: dict[str, Any] = {
@@ -157,7 +157,7 @@ def strided_inputs(place: Place) -> None:
 
 
 def large(place: Place) -> None:
-    """Arrays that go another way, of every dtype and layout, in the foreground and behind."""
+    """Large arrays take another code path: every dtype and layout, synchronous and asynchronous."""
     world, rank = place.world_size, place.rank
     for dtype in (torch.float32, torch.bool, torch.complex64):
         for dim, tiled in ((0, True), (1, True), (2, False)):
@@ -167,7 +167,7 @@ def large(place: Place) -> None:
                 x.requires_grad_()
             first = bt.all_gather(x, dim=dim, tiled=tiled, async_op=True)
             again = bt.all_gather(x.detach().flip(0), dim=dim, tiled=tiled)
-            bt.all_gather(x.detach(), async_op=True)  # and never asks
+            bt.all_gather(x.detach(), async_op=True)  # its result is never used
             y = first.wait()
             assert same_bits(y, together(parts, dim, tiled))
             assert same_bits(again, together([p.flip(0) for p in parts], dim, tiled))
@@ -178,7 +178,7 @@ def large(place: Place) -> None:
 
 
 def memory(place: Place) -> dict[str, float]:
-    """MiB that a call on 32 MiB adds to the process at its peak, beside its input."""
+    """Returns the peak MiB that a call on 32 MiB adds to the process, besides its input."""
     x = torch.zeros(1 << 13, 1 << 10)
     calls = {
         "tiled": lambda: bt.all_gather(x),
@@ -189,7 +189,7 @@ def memory(place: Place) -> dict[str, float]:
     peaks = {}
     for name, call in calls.items():
         call()
-        time.sleep(0.2)  # transports let go of memory a little later
+        time.sleep(0.2)  # transports release memory a little later
         torch.distributed.barrier()
         peaks[name] = bytes_at_peak(call) / 2**20
     return peaks

@@ -22,7 +22,7 @@ def _everyones(place: Place, seed: int, shape: tuple[int, ...] = _SHAPE) -> list
 
 
 def forward_mode(place: Place, dim: int, tiled: bool) -> None:
-    """The tangent is the gathered tangents, under every rule, in torch.func and in dual numbers."""
+    """The tangent is the gathered tangents under every rule, in torch.func and in dual numbers."""
     xs, ts = _everyones(place, 0), _everyones(place, 10)
     for rule in ("sum", "local", "mean"):
 
@@ -39,14 +39,14 @@ def forward_mode(place: Place, dim: int, tiled: bool) -> None:
 
 
 def mixed_modes(place: Place) -> None:
-    """Forward over reverse, reverse over forward and forward over forward of a loss of all."""
+    """Modes are combined in three orders, forward and reverse, for a loss of all ranks."""
     world, rank = place.world_size, place.rank
     xs, ts = _everyones(place, 0), _everyones(place, 10)
 
     def loss(x: Tensor) -> Tensor:
         return bt.all_gather(x).pow(3).sum()
 
-    # Every rank's loss is the same function of all; with "sum" the gradient counts it W times.
+    # Every rank has the same loss of all x; with "sum" the gradient counts it W times.
     gradient = torch.func.grad(loss)
     x, t = xs[rank], ts[rank]
     assert torch.allclose(gradient(x), world * 3 * x**2)
@@ -73,7 +73,7 @@ def vjp_of_func(place: Place) -> None:
 
 
 def vmapped(place: Place, in_dim: int, dim: int, tiled: bool) -> None:
-    """vmap gathers each example; its gradient and tangent too."""
+    """vmap gathers each example, and so do its gradient and tangent."""
     world, rank = place.world_size, place.rank
     shape = list(_SHAPE)
     shape.insert(in_dim, 4)
@@ -100,7 +100,7 @@ def vmapped(place: Place, in_dim: int, dim: int, tiled: bool) -> None:
 
 
 def gradients_in_batches(place: Place) -> None:
-    """is_grads_batched: one backward pass for several cotangents."""
+    """is_grads_batched: one backward pass has several cotangents."""
     world, rank = place.world_size, place.rank
     for rule in ("sum", "local", "mean"):
         x = numbers(rank, (2, 3)).requires_grad_()
@@ -112,7 +112,7 @@ def gradients_in_batches(place: Place) -> None:
 
 
 def gradcheck(place: Place) -> None:
-    """Numerical derivatives where they exist: "local" with other ranks' inputs held fixed."""
+    """Numerical derivatives, if they exist: for "local" with other ranks' inputs fixed."""
     if place.world_size > 1:
         return
     for rule in ("sum", "local", "mean"):
@@ -128,7 +128,7 @@ def _gather_of(dim: int, tiled: bool, rule: str) -> Any:
 
 
 def compiled(place: Place, backend: str, rule: str, dim: int, tiled: bool) -> None:
-    """torch.compile(fullgraph=True): the same numbers, forward and backward."""
+    """torch.compile(fullgraph=True) gives the same numbers, forward and backward."""
     group = dist.group.WORLD
 
     def loss(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,7 +205,7 @@ def asynchronous(place: Place) -> None:
 
 
 def local_sends_nothing(place: Place) -> tuple[int, int, int]:
-    """Bytes that backward sends under "local" and under "sum", and forward's."""
+    """Returns the bytes sent backward under "local" and "sum", and forward."""
     x = torch.ones(1 << 16, requires_grad=True)
     sent = {}
     for rule in ("local", "sum"):
@@ -232,7 +232,7 @@ def checkpointed(place: Place) -> None:
 
 
 def under_ddp(place: Place) -> None:
-    """DDP averages: "sum" gives the gradient of the mean loss, as one process with all rows has."""
+    """DDP averages: "sum" gives the gradient of the mean loss, as in one process with all rows."""
     rank = place.rank
     batches = _everyones(place, 0, (4, 3))
 
@@ -320,7 +320,7 @@ def collective_tensors(place: Place) -> None:
 
 
 def compiled_asynchronously(place: Place) -> None:
-    """A handle inside a compiled function: inductor sees the collective and its wait apart."""
+    """A handle in a compiled function: inductor sees the collective and its wait separately."""
 
     def f(x: Tensor) -> Tensor:
         gathering = bt.all_gather(x * 2, async_op=True)

@@ -1,4 +1,4 @@
-"""`all_gather` on groups and meshes, and what it says to bad input, in one process of several."""
+"""`all_gather` on groups and meshes, and its errors, in one process of several."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def raises(error: type[Exception], words: str) -> Iterator[None]:
 
 
 def subgroups(place: Place) -> None:
-    """Ranks 0 and 2, and ranks 1 and 3: each group gathers among itself, with gradients."""
+    """Ranks 0 and 2, and ranks 1 and 3: each group gathers by itself, with gradients."""
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     mine, other = groups[place.rank % 2], groups[1 - place.rank % 2]
     members = [place.rank % 2, place.rank % 2 + 2]
@@ -50,7 +50,7 @@ def subgroups(place: Place) -> None:
 
 
 def order_of_the_group(place: Place) -> None:
-    """A group gathers in its own order of ranks, whatever the global one is."""
+    """A group gathers in its own order of ranks, whatever the global order is."""
     group = (
         dist.new_group([2, 0, 1], sort_ranks=False) if _unsorted() else dist.new_group([0, 1, 2])
     )
@@ -98,7 +98,7 @@ def meshes(place: Place) -> None:
 
 
 def errors_on_every_rank(place: Place) -> None:
-    """One rank is wrong, in every way there is: all raise the same, and can go on."""
+    """If one rank is wrong, in any way, all raise the same error and can continue."""
     good = torch.ones(2, 3)
     wrong = place.rank == 1
     last = place.world_size - 1
@@ -137,21 +137,21 @@ def errors_on_every_rank(place: Place) -> None:
         fake = torch.ones(2, 3)
     each(ValueError, f"beside x, here {here}", fake)
     each(ValueError, "beside x, here a", fake, async_op=True)
-    # All of them wrong.
+    # All ranks are wrong.
     with raises(ValueError, "0-dimensional"):
         bt.all_gather(torch.tensor(1.0))
-    # More dimensions than a signature has places for.
+    # More dimensions than a signature can hold.
     many = [2] + [1] * 10
     with raises(ValueError, "shape of x differs"):
         bt.all_gather(torch.ones(many if place.rank != last else [2] + [1] * 9 + [2]))
     assert bt.all_gather(torch.ones(many)).shape == (2 * place.world_size, *many[1:])
-    # Without the exchange each speaks for itself.
+    # Without the exchange each rank reports only its own error.
     with raises(ValueError, "0-dimensional.*got x of dtype"):
         bt.all_gather(torch.tensor(1.0), check=False)
 
 
 def nothing_to_send(place: Place) -> None:
-    """One rank has logits without values, and would not take part in what the others wait for."""
+    """One rank has logits without values, and would not take part in an exchange."""
     logits, labels = torch.randn(3, 4), torch.arange(3)
     with FakeTensorMode():
         fake = torch.ones(3, 4)
@@ -163,7 +163,7 @@ def nothing_to_send(place: Place) -> None:
 
 
 def another_group_of_the_name(place: Place) -> None:
-    """The first group after the last was destroyed has its name, and may have other devices."""
+    """A new group may have the name of a destroyed one, but other devices."""
     found = []
     for number, backend in enumerate(("cpu:gloo", "cuda:gloo", "cpu:gloo,cuda:gloo")):
         store = dist.FileStore(str(place.directory / f"named{number}"), place.world_size)
@@ -171,7 +171,7 @@ def another_group_of_the_name(place: Place) -> None:
         group = dist.group.WORLD
         if number != 1:
             assert bt.all_gather(torch.ones(2), group=group).shape == (2 * place.world_size,)
-        else:  # the comparison is where the group exchanges
+        else:  # the comparison uses the device of the group's exchanges
             with contextlib.suppress(RuntimeError, AssertionError):
                 bt.all_gather(torch.ones(2), group=group)
         found.append((group.group_name, _device_of(group).type))
@@ -180,7 +180,7 @@ def another_group_of_the_name(place: Place) -> None:
 
 
 def check_costs_one_exchange(place: Place) -> None:
-    """Collectives of a call: one, and one more that compares unless it is told not to."""
+    """A call makes one collective, and one more to compare unless check is False."""
     from torch.profiler import ProfilerActivity, profile
 
     x = torch.ones(4, requires_grad=True)
@@ -208,7 +208,7 @@ def check_costs_one_exchange(place: Place) -> None:
 
 
 def without_group(place: Place) -> None:
-    """In a process that has joined none: alone, unless the launcher says otherwise."""
+    """A process without a group gathers alone, unless the launcher started several."""
     assert not dist.is_initialized()
     x = torch.ones(2, 3, requires_grad=True)
     for tiled in (True, False):

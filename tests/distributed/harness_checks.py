@@ -1,4 +1,4 @@
-"""Checks with which the processes themselves are tested. No framework."""
+"""Checks for testing the processes themselves, without a framework."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def _part(array: np.ndarray, dim: int, tiled: bool, place: Place) -> np.ndarray:
 
 
 def gather(place: Place, dtype: str, check_vma: bool) -> None:
-    """Values and the gradient by every rule, for dims 0 to 2, tiled and stacked."""
+    """Values and the gradient are right by every rule, for dims 0 to 2, tiled and stacked."""
     rng = np.random.default_rng(0)
     x = np.asarray(jnp.asarray(rng.normal(size=(place.world_size, 2, 3, 2)), dtype))
     tolerance = {"float32": 1e-6, "bfloat16": 3e-2, "float64": 1e-14}[dtype]
@@ -63,7 +63,7 @@ def gather(place: Place, dtype: str, check_vma: bool) -> None:
 
 
 def gather_dtypes(place: Place, dtypes: list[str]) -> None:
-    """Every engine sends 8-bit floats as bytes, booleans, integers and complex numbers."""
+    """Every transport sends 8-bit floats as bytes, booleans, integers and complex numbers."""
     rng = np.random.default_rng(1)
     for name in dtypes:
         x = np.asarray(2.0 ** rng.integers(-2, 3, (place.world_size, 3, 2))).astype(jnp.dtype(name))
@@ -79,7 +79,7 @@ def _gradients(function: Any, g: Any, *arguments: Any) -> Any:
 
 
 def ops(place: Place) -> None:
-    """Every op on arrays that are split over the ranks: the bits of one process."""
+    """Every op on arrays that are split over ranks has the bits of one process."""
     rng = np.random.default_rng(2)
     shape = (16 * place.world_size, 4 * place.world_size)
     x, g, residual = (rng.normal(size=shape).astype(np.float32) for _ in range(3))
@@ -122,7 +122,7 @@ def ops(place: Place) -> None:
 
 
 def errors(place: Place) -> None:
-    """Are raised while the program is traced: on every rank, before anything is sent."""
+    """Errors are raised during tracing: on every rank, before anything is sent."""
     x = np.ones((place.world_size, 2))
     for arguments, error, words in (
         ({"axis": 1}, ValueError, "axis is 1"),
@@ -145,7 +145,7 @@ def late(place: Place, seconds: float) -> None:
 
 
 def killed(place: Place) -> str:
-    """The last rank dies between two gathers; what the others are told."""
+    """The last rank dies between two gathers; returns the error on the others."""
     _gather_once(place)
     if place.rank == place.world_size - 1:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -164,7 +164,7 @@ def _told(place: Place) -> str:
 
 
 def one_raises(place: Place) -> str:
-    """A rank's own mistake, after which its process ends, as a program's does."""
+    """A rank raises, and its process ends, as the process of a program does."""
     _gather_once(place)
     if place.rank == place.world_size - 1:
         try:
@@ -176,7 +176,7 @@ def one_raises(place: Place) -> str:
 
 
 def too_late(place: Place, seconds: float) -> str:
-    """A rank that is alive and does not come."""
+    """A rank is alive but late."""
     _gather_once(place)
     if place.rank == place.world_size - 1:
         time.sleep(seconds)
@@ -184,7 +184,7 @@ def too_late(place: Place, seconds: float) -> str:
 
 
 def differing(place: Place, what: str) -> str:
-    """The last rank gives something else, of as many bytes: no transport sees it."""
+    """The last rank sends different data of the same size, which no transport detects."""
     is_last = place.rank == place.world_size - 1
     shape = (3, 2) if what == "shape" and is_last else (2, 3)
     dtype = "int32" if what == "dtype" and is_last else "float32"
@@ -198,13 +198,13 @@ def differing(place: Place, what: str) -> str:
             on_ranks(partial(gather, axis=axis), x)
         except (RuntimeError, ValueError) as error:
             told = str(error)
-        # Nothing has been sent: the ranks can go on.
+        # Nothing has been sent, so the ranks can continue.
         assert on_ranks(gather, np.ones((place.world_size, 4))).shape == (4 * place.world_size,)
     return told
 
 
 def another_shape(place: Place) -> str:
-    """Nothing is compared: a rank with another shape must not hang the others."""
+    """Without a comparison, a rank with another shape must not hang the others."""
     width = 2 + (place.rank == place.world_size - 1)
     x = np.ones((place.world_size, width))
     try:

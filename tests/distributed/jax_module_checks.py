@@ -26,7 +26,7 @@ class Net(nnx.Module):
 
 
 def data_parallel(place: Place) -> None:
-    """Gradients are the mean over ranks with one model and random streams of their own."""
+    """Gradients are the mean over ranks; the model is one, the random streams differ."""
     module = JaxModule(Net(nnx.Rngs(place.rank)))
     parallel = DistributedDataParallel(module, broadcast_buffers=False)
     expected = [torch.zeros_like(parameter) for parameter in module.parameters()]
@@ -48,7 +48,7 @@ def data_parallel(place: Place) -> None:
 
 
 def fully_sharded(place: Place) -> None:
-    """Layers whose parameters are freed between the passes, as FSDP has it by default."""
+    """The parameters of layers are freed between the passes, FSDP's default."""
 
     def made() -> torch.nn.Module:
         layers = (nnx.Linear(64, 64, rngs=nnx.Rngs(i)) for i in range(3))
@@ -70,7 +70,7 @@ def fully_sharded(place: Place) -> None:
 
 
 def buffers_follow_rank_0(place: Place) -> None:
-    """DistributedDataParallel with its defaults: batch statistics and random streams."""
+    """DistributedDataParallel's default broadcasts batch statistics and random streams."""
     parallel = DistributedDataParallel(JaxModule(Net(nnx.Rngs(place.rank))))
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(place.rank))
     for _ in range(3):

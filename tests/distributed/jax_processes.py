@@ -15,7 +15,7 @@ from tests.distributed.processes import Place
 
 JOIN = "tests.distributed.jax_processes:join"
 
-# After so long without a sign of life a rank is taken for dead, and all others are ended.
+# A rank without a sign of life for this time counts as dead, and all others are ended.
 HEARTBEAT_SECONDS = 10
 
 
@@ -43,19 +43,19 @@ def mesh() -> Mesh:
 
 
 def spread(array: Any, dim: int | None = 0) -> jax.Array:
-    """The array that every rank has, as one that is split along `dim`, or whole on all."""
+    """Returns an array that every rank has, split along `dim`, or replicated."""
     spec = P() if dim is None else P(*[None] * dim, "ranks")
     array = np.asarray(array)
     return jax.make_array_from_callback(array.shape, NamedSharding(mesh(), spec), array.__getitem__)
 
 
 def own(array: jax.Array) -> np.ndarray:
-    """This rank's part."""
+    """Returns this rank's part."""
     return np.asarray(array.addressable_shards[0].data)
 
 
 def on_ranks(function: Callable[..., Any], *stacked: Any, check_vma: bool = True) -> Any:
-    """`function` of each rank's own of the arrays, which are stacked; this rank's results."""
+    """Returns this rank's results of `function`, called on each rank's slice of stacked arrays."""
 
     def shard(*parts: Any) -> Any:
         return jax.tree.map(lambda y: y[None], function(*(part[0] for part in parts)))

@@ -1,4 +1,4 @@
-"""linear_cross_entropy of DTensors against that of whole tensors, in one process of several."""
+"""linear_cross_entropy of DTensors against whole tensors, in one process of several."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.distributed.processes import Place
 
 _SHAPE, _COLUMNS = (4, 8, 16), 64
 
-# Placements of hidden, weight, labels and bias; None is a plain tensor.
+# Placements of hidden, weight, labels and bias; None means a plain tensor.
 _PLACEMENTS: list[tuple[Any, ...]] = [
     (Shard(0), Replicate(), Shard(0), Replicate()),
     (Shard(1), Replicate(), Replicate(), None),
@@ -36,7 +36,7 @@ _PLACEMENTS: list[tuple[Any, ...]] = [
 
 
 def _values(shape: tuple[int, ...]) -> list[Tensor]:
-    """hidden, weight, labels and bias; every fifth label is ignored."""
+    """Returns hidden, weight, labels and bias; every fifth label is ignored."""
     rows = torch.Size(shape[:-1])
     labels = torch.arange(rows.numel()).reshape(rows) * 7 % _COLUMNS
     labels.view(-1)[::5] = -100
@@ -51,7 +51,7 @@ def _values(shape: tuple[int, ...]) -> list[Tensor]:
 def _spread(value: Tensor, mesh: Any, placement: Any) -> Tensor:
     if placement is None:
         return value
-    if placement.is_partial():  # of which the first process has all
+    if placement.is_partial():  # the first process has the whole value
         own = value if mesh.get_local_rank() == 0 else torch.zeros_like(value)
         return DTensor.from_local(own, mesh, [placement], run_check=False)
     return distribute_tensor(value, mesh, [placement])
@@ -73,7 +73,7 @@ def _derivatives(given: list[Tensor], reduction: str) -> list[Tensor]:
     smooth = [v for v in values if v.requires_grad]
     loss = _loss(values, reduction)
     found = [loss]
-    # Of a square second derivatives go through every cotangent; of the loss they have none.
+    # Second derivatives of a square go through every cotangent; the loss itself has none.
     for each in (loss**2, loss):
         firsts = torch.autograd.grad(each.sum(), smooth, create_graph=True)
         found += firsts
@@ -82,7 +82,7 @@ def _derivatives(given: list[Tensor], reduction: str) -> list[Tensor]:
 
 
 def as_whole(place: Place, reduction: str) -> None:
-    """Losses, gradients and those of these, for every way in which operands are split."""
+    """Losses, gradients and second derivatives agree for every way to split operands."""
     mesh = init_device_mesh("cpu", (place.world_size,))
     values = _values(_SHAPE)
     expected = _derivatives(values, reduction)
@@ -97,7 +97,7 @@ def as_whole(place: Place, reduction: str) -> None:
 
 
 def plain_rows(place: Place) -> None:
-    """Refused beside a weight that is split, as FSDP2 may, unless torch is told about them."""
+    """Plain rows with a split weight, as in FSDP2, are refused unless torch is told about them."""
     mesh = init_device_mesh("cpu", (place.world_size,))
     values = _values(_SHAPE)
     spread = [_spread(v, mesh, Shard(0) if i in (1, 3) else None) for i, v in enumerate(values)]
@@ -106,7 +106,7 @@ def plain_rows(place: Place) -> None:
 
 
 def odd_shapes(place: Place) -> None:
-    """Rows that are split unevenly, none, and a single one."""
+    """Rows may be split unevenly, absent, or single."""
     mesh = init_device_mesh("cpu", (place.world_size,))
     for shape in ((3, 5, 16), (0, 4, 16), (1, 16), (16,)):
         values = _values(shape)
@@ -126,7 +126,7 @@ def odd_shapes(place: Place) -> None:
 
 
 def rows_stay(place: Place) -> None:
-    """Split rows are not sent, and logits of a chunk are computed again, not kept."""
+    """Split rows are not sent, and logits of a chunk are computed again, not saved."""
     mesh = init_device_mesh("cpu", (place.world_size,))
     values = _values(_SHAPE)
     for dim in (0, 1):
@@ -140,7 +140,7 @@ def rows_stay(place: Place) -> None:
         assert seen.get_total_counts() == 0
         with mock.patch.object(module, "linear", wraps=module.linear) as linear:
             loss = _loss(spread, "none")
-            assert linear.call_count == 4  # of 32 rows 8 at a time, on however many processes
+            assert linear.call_count == 4  # 32 rows, 8 at a time, for any number of processes
             loss.sum().backward()
             assert linear.call_count == 8
 
@@ -166,7 +166,7 @@ def compiled(place: Place) -> None:
 
 
 def of_a_group(place: Place) -> None:
-    """Ranks that have parts of the vocabulary; the gradient of hidden is whole on each of them."""
+    """Ranks have parts of the vocabulary; each gets the whole gradient of hidden."""
     group = torch.distributed.group.WORLD
     hidden, weight, labels, bias = _values(_SHAPE)
     width = _COLUMNS // place.world_size

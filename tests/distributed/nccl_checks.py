@@ -21,7 +21,7 @@ def one_rank(place: Place) -> None:
         y.backward(g)
         assert torch.equal(y, x)
         assert torch.equal(x.grad, g)
-    # The exchanges themselves, which a single rank is otherwise spared.
+    # Run the exchanges themselves, which are otherwise skipped on a single rank.
     name = dist.group.WORLD.group_name
     x = numbers(0, (3, 4)).cuda()
     assert torch.equal(wait_tensor(all_gather_into_tensor(x, 1, name)), x)

@@ -1,9 +1,9 @@
 """Several processes that run checks together, for any framework, and never hang.
 
-Importing a framework costs seconds, so one set of processes runs many checks: each is sent by its
-name, "module:function", and called on every rank as `function(place, **arguments)`. What it
-returns, or raises, comes back pickled. A rank that does not answer in time is asked for the stacks
-of its threads and killed, with all others of its set; ranks die with the process that made them.
+Importing a framework costs seconds, so one set of processes runs many checks. Each check is sent by
+its name, "module:function", and called on every rank as `function(place, **arguments)`. Its result
+or exception is pickled and sent back. If a rank does not answer in time, the stacks of its threads
+are recorded, and all ranks of its set are killed. Ranks die with the process that made them.
 
     with Processes(2, "tests.distributed.torch_processes:join") as ranks:
         first, second = ranks.run("tests.distributed.gather_checks:values", dim=1)
@@ -28,7 +28,7 @@ from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[2]
 
-# Of a set of processes that has yet to import its framework, on a machine that is busy.
+# For a set of processes that must import its framework on a busy machine.
 START_SECONDS = 120.0
 CHECK_SECONDS = 240.0
 
@@ -38,8 +38,8 @@ class Place:
     """The place of a process among the others.
 
     Attributes:
-      rank, world_size: this process's number, and how many there are.
-      directory: an empty folder that all share, for a file store.
+      rank, world_size: this process's number, and the number of processes.
+      directory: an empty folder that all processes share, for a file store.
       port: a TCP port of this machine that was free when the set was started.
     """
 
@@ -55,10 +55,10 @@ class Outcome:
 
     Attributes:
       kind: "returned", "raised", "died" or "hung".
-      value: what it returned.
-      error: name of the exception's type, for "raised".
-      text: the exception's message for "raised", else what became of the process.
-      details: traceback, or the stacks of a rank that hung, and what the process had printed.
+      value: the returned value.
+      error: the name of the exception's type, for "raised".
+      text: the exception's message for "raised", else a description of the process's end.
+      details: traceback, or the stacks of a rank that hung, and the printed output of the process.
     """
 
     kind: str
@@ -73,12 +73,12 @@ class RankFailed(AssertionError):
 
 
 class Processes:
-    """A set of processes, one to a rank.
+    """A set of processes, one per rank.
 
     Args:
-      world_size: how many.
+      world_size: the number of processes.
       setup: "module:function", called on every rank as `function(place)` before the first check.
-      environment: variables to set in them.
+      environment: environment variables to set in them.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Processes:
             raise
 
     def run(self, check: str, /, *, timeout: float = CHECK_SECONDS, **arguments: Any) -> list[Any]:
-        """The results of the check on each rank, in their order.
+        """Returns the results of the check on each rank, in rank order.
 
         Raises:
           RankFailed: it did not return on every rank; the message has each rank's traceback.
@@ -119,9 +119,9 @@ class Processes:
     def outcomes(
         self, check: str, /, *, timeout: float = CHECK_SECONDS, **arguments: Any
     ) -> list[Outcome]:
-        """The outcome of the check on each rank. Never raises for an error on a rank.
+        """Returns the outcome of the check on each rank. Never raises for an error on a rank.
 
-        When a rank died or hung, the set is closed: `usable` tells.
+        If a rank died or hung, the set is closed and `usable` is False.
         """
         for rank in self._ranks:
             rank.send((check, arguments))
@@ -150,7 +150,7 @@ class Processes:
         return [outcomes[rank] for rank in self._ranks]
 
     def close(self) -> None:
-        """Ends the processes, by force where they do not go at once."""
+        """Ends the processes, by force if they do not exit at once."""
         self.usable = False
         for rank in self._ranks:
             rank.hang_up()
@@ -167,7 +167,7 @@ class Processes:
 
 
 class _Rank:
-    """One process: pipes for checks and replies, a file for what it prints."""
+    """One process: pipes for checks and replies, and a file for its output."""
 
     def __init__(self, place: Place, directory: Path, environment: dict[str, str]) -> None:
         self._printed = directory / f"rank{place.rank}.txt"
@@ -199,11 +199,11 @@ class _Rank:
 
     def send(self, message: Any) -> None:
         data = pickle.dumps(message)
-        with contextlib.suppress(BrokenPipeError):  # it died: `receive` will tell
+        with contextlib.suppress(BrokenPipeError):  # the process died: `receive` reports it
             os.write(self._checks, struct.pack("<Q", len(data)) + data)
 
     def receive(self) -> Outcome | None:
-        """The reply, if all of it has come."""
+        """Returns the reply once all of it has arrived."""
         while True:
             try:
                 part = os.read(self.replies, 1 << 20)

@@ -1,4 +1,4 @@
-"""One rank of `processes.Processes`: runs the checks that its pipe brings, until it closes."""
+"""One rank of `processes.Processes`: runs the checks from its pipe until the pipe closes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _receive(checks: BinaryIO) -> Any:
 def main() -> None:
     if FROM_TREE in os.environ:
         forget_installed_package()
-    if sys.platform == "linux":  # no orphans, whatever becomes of the test
+    if sys.platform == "linux":  # the process must not outlive the test
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     warnings.filterwarnings("error", module=r"bridge\.")
@@ -58,7 +58,7 @@ def main() -> None:
         with contextlib.suppress(BrokenPipeError):
             replies.write(struct.pack("<Q", len(data)) + data)
             replies.flush()
-    # A framework's own leave-taking may wait for ranks that are gone.
+    # A framework's own shutdown may wait for ranks that are gone.
     os._exit(0)
 
 

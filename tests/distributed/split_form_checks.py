@@ -1,4 +1,4 @@
-"""What the forms of docs/sharding.md send for DTensors, in one process of several."""
+"""The collectives of the forms in docs/sharding.md for DTensors, in one process of several."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.distributed.gather_checks import same_bits
 from tests.distributed.processes import Place
 from tests.split_forms import CONSTANTS, FORMS, drawn, split_dim
 
-# The names under which torch counts them.
+# torch's names of the collectives.
 _NAMES = {
     "_allgather_base_": "all-gather",
     "all_gather_into_tensor": "all-gather",
@@ -25,7 +25,7 @@ _NAMES = {
 
 
 def sent(place: Place, name: str, dims: str) -> tuple[dict[str, int], dict[str, int]]:
-    """How many collectives a form takes, forward and backward; its bits are those of the whole."""
+    """Returns the collectives of a form, forward and backward; checks the bits of the whole."""
     mesh = init_device_mesh("cpu", (place.world_size,))
     form, rng = FORMS[name], np.random.default_rng(1)
     whole = [torch.from_numpy(drawn(operand, rng)) for operand in form.operands]
@@ -38,7 +38,7 @@ def sent(place: Place, name: str, dims: str) -> tuple[dict[str, int], dict[str, 
     for each in learned:
         whole[each].requires_grad_()
         spread[each].requires_grad_()
-    form.function(bt, *spread)  # what is compiled or drawn at a first call is none of it
+    form.function(bt, *spread)  # do not count work of the first call, such as compilation
     with CommDebugMode() as forward:
         y = form.function(bt, *spread)
     expected = form.function(bt, *whole)
@@ -47,7 +47,7 @@ def sent(place: Place, name: str, dims: str) -> tuple[dict[str, int], dict[str, 
     with CommDebugMode() as backward:
         found = torch.autograd.grad(y, [spread[i] for i in learned], upstream)
     gradients = torch.autograd.grad(expected, [whole[i] for i in learned], g)
-    if name != "linear_cross_entropy":  # its products are torch's, and so are their bits
+    if name != "linear_cross_entropy":  # torch computes its products, so bits may differ
         for a, b in zip((y, *found), (expected, *gradients), strict=True):
             assert isinstance(a, DTensor)
             assert same_bits(a.detach().full_tensor(), b.detach())

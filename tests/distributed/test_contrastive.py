@@ -26,7 +26,7 @@ def _example() -> Any:
 
 
 def _truth(example: Any) -> dict[str, np.ndarray]:
-    """Loss and gradients of the whole batch from the formulas, without a framework's autograd."""
+    """Returns loss and gradients of the whole batch from formulas, without any autograd."""
     weights, batch = example.weights(), example.batch()
     inputs = {"text": batch["text"], "video": batch["video"].mean(1)}
     raw = {name: inputs[name] @ weights[name] for name in weights}

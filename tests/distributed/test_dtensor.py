@@ -1,4 +1,4 @@
-"""The ops on DTensors: the bits of the whole tensors, and no communication but what is listed."""
+"""The ops on DTensors: the bits of the whole tensors, and only the listed communication."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.distributed.torch_processes import JOIN
 
 _CHECKS = "tests.distributed.dtensor_checks"
 _NAMES = ["bias_gelu", "bias_gelu exact", "dropout", "no dropout", "softmax", "masked", "causal"]
-_NAMES += ["norm", "halves", "packed", "interleaved", "blocks", "table"]  # these are declared
+_NAMES += ["norm", "halves", "packed", "interleaved", "blocks", "table"]  # declared ops
 
 # A mesh, and the dimension of the arrays that each of its dimensions splits.
 _SPLITS: list[tuple[tuple[int, ...], tuple[int | None, ...]]] = [
@@ -27,7 +27,7 @@ def test_bits_of_the_whole(processes: Any, mesh: Any, dims: Any, dtype: str) -> 
     ranks.run(f"{_CHECKS}:as_unsharded", mesh=mesh, dims=dims, dtype=dtype, names=_NAMES)
 
 
-# (forward, backward) collectives for each dimension of [batch, rows, columns] that is split.
+# (forward, backward) collectives for each split dimension of [batch, rows, columns].
 _COLLECTIVES = {
     "bias_gelu": [(0, 1), (0, 1), (0, 0)],
     "bias_gelu exact": [(0, 0), (0, 0), (0, 0)],

@@ -46,7 +46,7 @@ def _outcomes(check: str, /, ranks: int = 2, flags: str = "", **arguments: Any) 
 
 
 def _is_told(outcome: Outcome) -> bool:
-    """True if a rank ended with Gloo's or JAX's own words about the others."""
+    """True if a rank ended with a message of Gloo or JAX about the others."""
     words = f"{outcome.value} {outcome.details}"
     known = any(word in words for word in ("Gloo", "gloo", "coordination service", "UNAVAILABLE"))
     return outcome.kind in ("returned", "died") and known
@@ -91,7 +91,7 @@ def test_ranks_that_differ_are_all_told(processes: Any, what: str) -> None:
 
 
 def test_a_rank_with_another_shape() -> None:
-    """Without a comparison Gloo is the first to see it, and nobody hangs."""
+    """Without a comparison Gloo detects it first, and no rank hangs."""
     outcomes = _outcomes("another_shape")
     assert any(map(_is_told, outcomes)), outcomes
     assert all(outcome.kind in ("returned", "died") for outcome in outcomes), outcomes

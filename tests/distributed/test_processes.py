@@ -1,4 +1,4 @@
-"""The sets of processes report every way to fail, and none hangs."""
+"""The sets of processes report every kind of failure, and none hangs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_rank_that_dies_is_reported() -> None:
         assert not ranks.usable
 
 
-# The check that hangs sleeps for longer: whoever waited for its end would be seen.
+# The check that hangs sleeps for longer than this: a wait for its end would be seen.
 @pytest.mark.timeout(300)
 def test_a_rank_that_hangs_is_killed_and_its_stack_shown() -> None:
     with Processes(2, f"{_CHECKS}:join") as ranks:

@@ -1,4 +1,4 @@
-"""What docs/sharding.md lists for DTensors, against what two processes send."""
+"""The list of collectives in docs/sharding.md for DTensors, against two real processes."""
 
 from __future__ import annotations
 

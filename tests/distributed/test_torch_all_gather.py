@@ -49,7 +49,7 @@ def test_all_gather(ranks: Any, check: str) -> None:
 
 
 def test_no_third_copy(processes: Any) -> None:
-    """At its peak a call holds its input and its output; along another dimension a packed input."""
+    """The peak of a call is its input and output; along another dimension also a packed input."""
     for peaks in processes(JOIN, 3).run(f"{_CHECKS}:memory"):
         assert max(peaks.values()) > 90, "the measurement sees nothing"
         assert all(peak < 112 for name, peak in peaks.items() if name != "along 1"), peaks

@@ -11,7 +11,7 @@ from tests.distributed.torch_processes import IMPATIENT_SECONDS, JOIN, JOIN_IMPA
 
 _CHECKS = "tests.distributed.failure_checks"
 
-# The group's timeout, and what a busy machine may need to notice it. Whoever takes longer has hung.
+# The group's timeout, plus the time a busy machine needs to notice it. Longer means hanging.
 _SECONDS = IMPATIENT_SECONDS + 40
 
 
@@ -41,7 +41,7 @@ def test_killed(check: str) -> None:
     _expect(_outcomes(check), "died")
 
 
-# These leave all ranks alive, and each has a group of its own.
+# These leave all ranks alive, and each has its own group.
 
 
 def test_a_late_rank_is_waited_for(processes: Any) -> None:

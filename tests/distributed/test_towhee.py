@@ -1,4 +1,4 @@
-"""`bridge.torch.towhee`: the originals' results, and errors where they were silently wrong."""
+"""`bridge.torch.towhee`: the originals' results, and errors for their silent mistakes."""
 
 from __future__ import annotations
 

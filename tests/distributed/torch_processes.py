@@ -14,7 +14,7 @@ JOIN = "tests.distributed.torch_processes:join"
 JOIN_NCCL = "tests.distributed.torch_processes:join_nccl"
 JOIN_IMPATIENTLY = "tests.distributed.torch_processes:join_impatiently"
 
-# What a rank waits for another. A late rank is late by less, a dead one is missed after this.
+# The time a rank waits for another: longer than a late rank's delay; a dead rank is missed then.
 TIMEOUT_SECONDS = 20.0
 IMPATIENT_SECONDS = 5.0
 
@@ -26,13 +26,13 @@ def join(place: Place) -> None:
 
 
 def join_impatiently(place: Place) -> None:
-    """Joins like `join`, for tests in which a rank fails: the others are to notice soon."""
+    """Joins like `join`, with a short timeout for tests in which a rank fails."""
     torch.set_num_threads(1)
     _initialise(place, "store", IMPATIENT_SECONDS)
 
 
 def join_nccl(place: Place) -> None:
-    """One rank on one GPU."""
+    """Joins with one rank on one GPU."""
     torch.cuda.set_device(0)
     _initialise(place, "store", TIMEOUT_SECONDS, "nccl")
 

@@ -36,7 +36,7 @@ def as_the_originals(place: Place) -> None:
 
 
 def calling(form: Any) -> Any:
-    """A Function that calls the methods of a drop-in, as code may call those of the original."""
+    """Returns a Function that calls the methods of a drop-in, as code may call the original's."""
 
     class Caller(torch.autograd.Function):
         @staticmethod
@@ -51,7 +51,7 @@ def calling(form: Any) -> Any:
 
 
 def wrong_arguments(place: Place) -> None:
-    """Every rank raises where one has a wrong rank, and where all have a wrong world size."""
+    """Every rank raises if one has a wrong rank, or if all have a wrong world size."""
     world, rank = place.world_size, place.rank
     x = torch.ones(2)
     wrong = (rank + 1) % world if rank == world - 1 else rank

@@ -53,7 +53,7 @@ class _Block(nn.Module):
 
 
 class _Model(nn.Module):
-    """By `by`'s norms, as `bridge.torch` and `torch.nn` have them."""
+    """A model with norms from `by`, which is `bridge.torch` or `torch.nn`."""
 
     def __init__(self, by: Any, gate: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class _Model(nn.Module):
 
 
 def _models() -> tuple[_Model, _Model]:
-    """One of torch's modules and one of ours, with the same parameters."""
+    """Returns a model of torch's modules and one of bridge's, with the same parameters."""
     original, ours = (m.double() for m in (_Model(nn, _Gate), _Model(bt, bt.SwiGLU)))
     for i, parameter in enumerate(original.parameters()):
         parameter.data = 0.3 * numbers(i, tuple(parameter.shape))
@@ -99,7 +99,7 @@ def _assert_same_gradients(found: nn.Module, expected: nn.Module) -> None:
 
 
 def fully_sharded(place: Place) -> None:
-    """Gradients that two batches add up to, and a checkpoint for torch's own modules."""
+    """Gradients accumulate over two batches; a checkpoint loads into torch's own modules."""
     original, ours = _models()
     for module in (*ours.blocks, ours):
         fully_shard(module)
@@ -153,7 +153,7 @@ def tensor_parallel(place: Place) -> None:
 
 
 def huggingface_replaced(place: Place) -> None:
-    """Under DDP and FSDP2: a loss without logits reads the head in a call of it, as FSDP needs."""
+    """Under DDP and FSDP2: a loss without logits calls the head's module, as FSDP needs."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}

@@ -1,6 +1,7 @@
-"""A crossing costs what docs/exchange.md says of it, relative to the frameworks' own functions.
+"""The cost of a conversion is as docs/exchange.md says, relative to the frameworks' own functions.
 
-The functions that it goes through are counted; `python -m bridge bench --ops border` takes times.
+The tests count the functions that a conversion calls; `python -m bridge bench --ops border` takes
+times.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ LEAVES = 200
 
 
 def cost(run: Callable[[], Any]) -> int:
-    """Counts the functions that a call enters once its kind is known."""
-    # An equal sharding that an earlier test left would be compared, by functions of JAX.
+    """Counts the functions that a call enters once its kind is cached."""
+    # An equal sharding from an earlier test would be compared, by functions of JAX.
     from_array.ON_CPU.clear()
     run()
     return len(calls_of(run))

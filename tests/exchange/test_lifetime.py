@@ -26,7 +26,7 @@ from bridge.torch import from_jax
 
 
 def collect() -> None:
-    """jaxlib lets go of what a tensor held when Python collects garbage, or at its next call."""
+    """jaxlib releases a tensor's objects when Python collects garbage, or at its next call."""
     gc.collect()
 
 
@@ -65,7 +65,7 @@ RESIZE = {
 @pytest.mark.parametrize("resize", RESIZE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool], ids=str)
 def test_memory_that_has_crossed_cannot_be_resized(resize: str, dtype: torch.dtype) -> None:
-    """torch would free what the array reads: an error instead, and what fits goes on working."""
+    """torch would free memory that the array reads: resize_ raises; smaller sizes still work."""
     tensor = torch.ones(64).to(dtype)
     for tree in (tensor, {"leaf": tensor}, torch.nn.Parameter(tensor, requires_grad=False)):
         array = jax.tree.leaves(bridge.to_jax(tree))[0]
@@ -82,7 +82,7 @@ def test_memory_that_has_crossed_cannot_be_resized(resize: str, dtype: torch.dty
 
 
 def test_results_of_from_torch_cannot_be_resized() -> None:
-    """A buffer that one call returns is not made larger by the next."""
+    """A buffer that one call returns is not enlarged by the next."""
     kept = torch.empty(0)
     g = from_torch(lambda x: torch.mul(x, 2, out=kept))
     first = g(jnp.ones(64))
@@ -92,7 +92,7 @@ def test_results_of_from_torch_cannot_be_resized() -> None:
 
 
 def test_shared_memory_is_other_memory() -> None:
-    """What docs/exchange.md warns of: the array does not follow the tensor there."""
+    """The array does not follow a tensor into shared memory, as docs/exchange.md warns."""
     tensor = torch.ones(64)
     array = bridge.to_jax(tensor)
     tensor.share_memory_()
@@ -114,7 +114,7 @@ REPLACE = {
 @pytest.mark.parametrize("watched", [False, True], ids=["eager", "under a mode"])
 @pytest.mark.parametrize("replace", REPLACE.values(), ids=REPLACE)
 def test_an_array_keeps_memory_that_the_tensor_gave_up(replace: Any, watched: bool) -> None:
-    """A parameter that gets another storage in place leaves the array the one it had."""
+    """If a parameter gets another storage in place, the array keeps the old one."""
     parameter = torch.nn.Parameter(torch.arange(64.0), requires_grad=False)
     storage = weakref.ref(parameter.untyped_storage())
     with FakeTensorMode() if watched else contextlib.nullcontext():
@@ -155,7 +155,7 @@ def test_a_backward_pass_reads_what_the_forward_pass_read() -> None:
 
 
 def test_a_tensor_keeps_the_arrays_memory() -> None:
-    memory = torch.arange(64.0)  # of which the end can be seen
+    memory = torch.arange(64.0)  # a weak reference shows its end
     storage = weakref.ref(memory.untyped_storage())
     array = bridge.to_jax(memory)
     tensor = bridge.to_torch(array)
@@ -179,7 +179,7 @@ def test_a_deleted_array_leaves_its_alias() -> None:
 
 
 def test_results_keep_what_they_are_made_of() -> None:
-    """A JAX computation on a tensor's memory, whose tensor is dropped while it runs."""
+    """A JAX computation uses a tensor's memory while the tensor is dropped."""
     tensor = torch.full((600, 600), 2.0)
     result = jax.jit(lambda x: x @ x @ x @ x)(bridge.to_jax(tensor))
     del tensor
@@ -211,7 +211,7 @@ def test_garbage_cycles() -> None:
     watched = [weakref.ref(one.tensor.untyped_storage()), weakref.ref(array), weakref.ref(other)]
     del one, other, array
     collect()
-    collect()  # what the first one freed may have held jaxlib's garbage
+    collect()  # objects freed by the first one may hold jaxlib's garbage
     assert [ref() for ref in watched] == [None, None, None]
 
 
@@ -325,7 +325,7 @@ def test_fork_after_jax_has_started_is_refused() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("first", ["import bridge", ""], ids=["bridge in the parent", "not there"])
 def test_a_child_that_is_the_first_to_cross_is_refused(first: str) -> None:
-    """As in a worker of torch's DataLoader: it would wait for JAX's threads for ever."""
+    """It would wait forever for JAX's threads, for example in a worker of torch's DataLoader."""
     out, _ = run(
         f"""
         import torch, jax.numpy as jnp

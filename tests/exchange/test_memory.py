@@ -1,4 +1,4 @@
-"""Crossings that share memory and crossings that copy: the table of docs/exchange.md."""
+"""Conversions that share memory and conversions that copy: the table of docs/exchange.md."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_dtype_crosses_bit_for_bit(
 def test_dtypes_that_dlpack_does_not_know_go_as_bytes(
     dtype: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with a torch or jaxlib that is older than the codes of 8-bit floats."""
+    """This simulates a torch or jaxlib older than DLPack's codes for 8-bit floats."""
 
     def tensor_to_capsule(tensor: torch.Tensor) -> Any:
         if tensor.dtype == getattr(torch, dtype):
@@ -85,7 +85,7 @@ def test_dtypes_that_dlpack_does_not_know_go_as_bytes(
 
 
 def test_without_jaxlibs_own_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where jaxlib has moved them, the public from_dlpack of each framework does the same."""
+    """If jaxlib lacks them, the public from_dlpack of each framework does the same."""
     monkeypatch.setattr(runtime, "_export", None)
     monkeypatch.setattr(from_tensor, "capsule_to_array", runtime._import_publicly)
     tensor, array = torch.randn(4, 6), jnp.arange(8.0)
@@ -116,7 +116,7 @@ def test_permuted_compact_shares_memory(copy: bool | None) -> None:
         array = bridge.to_jax(view, copy=copy)
         assert address_of(array) == address_of(view)
         np.testing.assert_array_equal(np.asarray(array), view.numpy())
-    one = torch.as_strided(block, (1, 3, 1), (77, 1, 555))  # a stride of one element says nothing
+    one = torch.as_strided(block, (1, 3, 1), (77, 1, 555))  # the stride of size 1 has no meaning
     assert address_of(bridge.to_jax(one, copy=copy)) == address_of(block)
 
 
@@ -150,7 +150,7 @@ VIEWS = {
     "sliced": lambda t: t[:, ::2],
     "narrow": lambda t: t[:, 1:4],
     "expanded": lambda t: t[:, :1].expand(6, 8),
-    "scalar expanded": lambda t: t[0, 0].expand(3, 4),  # as in the cotangent of sum()
+    "scalar expanded": lambda t: t[0, 0].expand(3, 4),  # such as the cotangent of sum()
     "diagonal": lambda t: t.diagonal(),
     "overlapping": lambda t: t.as_strided((3, 4), (2, 1)),
 }
@@ -179,7 +179,7 @@ def test_an_address_that_is_not_aligned_costs_one_copy() -> None:
     np.testing.assert_array_equal(np.asarray(array), tensor.numpy())
     with pytest.raises(BufferError, match="64 bytes"):
         bridge.to_jax(tensor, copy=False)
-    # Nothing lies at an address where there are no elements.
+    # Without elements no address is used.
     assert bridge.to_jax(tensor[3:3], copy=False).shape == (0,)
 
 
@@ -229,7 +229,7 @@ def test_the_array_is_computed_before_it_crosses() -> None:
 
 
 def test_donation_leaves_an_alias_alone() -> None:
-    """Neither framework's memory is written by a jitted function that takes it as a donation."""
+    """A jitted function that gets either framework's memory as a donation does not write it."""
     add = jax.jit(lambda x: x + 1, donate_argnums=0)
     tensor = torch.zeros(64)
     result = add(bridge.to_jax(tensor))
@@ -251,7 +251,7 @@ def test_what_is_there_already_stays() -> None:
 
 
 def test_memory_that_is_not_there() -> None:
-    """A lazy zero of forward mode is made; a storage that was freed is refused."""
+    """A lazy zero of forward mode is materialised; a freed storage is refused."""
     zero = torch._efficientzerotensor(4)
     assert bridge.to_jax(zero).tolist() == [0, 0, 0, 0]
     with pytest.raises(BufferError, match="lazy zero"):
@@ -275,7 +275,7 @@ def test_a_mesh_of_one_device_is_no_obstacle() -> None:
 
 
 def test_crossings_inside_traces_of_the_other_framework() -> None:
-    """A tensor outside of the trace crosses there as anywhere."""
+    """A tensor from outside the trace is converted as usual."""
     strided, array = torch.randn(6, 8)[:, ::2], jnp.ones((2, 3))
     expected = bits_of(strided)
 

@@ -1,4 +1,4 @@
-"""NumPy arrays, and those of any library that speaks DLPack, become tensors."""
+"""NumPy arrays, and arrays of any library with DLPack, become tensors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_numpys_dtypes(dtype: torch.dtype, rng: np.random.Generator) -> None:
 
 
 class Producer:
-    """Another library's array."""
+    """An array of another library."""
 
     def __init__(self, tensor: torch.Tensor, strides: tuple[int, ...] = ()) -> None:
         self.tensor, self.strides = tensor, strides

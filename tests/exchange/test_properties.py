@@ -17,7 +17,7 @@ from tests.exchange.values import DTYPES, address_of, bits_of, random_bits, tens
 
 @st.composite
 def layouts(draw: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """A shape, strides and an offset: compact orders as often as anything else."""
+    """Draws a shape, strides and an offset; half of them are compact orders."""
     shape = tuple(draw(st.lists(st.integers(0, 5), max_size=4)))
     if draw(st.booleans()):
         order = draw(st.permutations(range(len(shape))))
@@ -34,7 +34,7 @@ def layouts(draw: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
 def reference(
     memory: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
 ) -> np.ndarray:
-    """The content of the view, by NumPy's own strides."""
+    """Returns the content of the view, by NumPy's own strides."""
     width = memory.itemsize
     return np.ndarray(
         shape, memory.dtype, memory, offset * width, [stride * width for stride in strides]
@@ -72,9 +72,9 @@ def test_any_layout_crosses_as_numpy_reads_it(
         tensor, expected = tensor.conj(), np.conj(expected)
     if negative and (dtype.is_floating_point or dtype.is_complex) and dtype.itemsize > 1:
         tensor = torch._neg_view(tensor)
-        with np.errstate(invalid="ignore"):  # of ml_dtypes' own arithmetic
+        with np.errstate(invalid="ignore"):  # warnings of ml_dtypes' own arithmetic
             if np.isnan(expected).any():
-                return  # which bits of a NaN negation keeps is anyone's choice
+                return  # the bits of a negated NaN are not specified
             expected = -expected
     lazy = tensor.is_conj() or tensor.is_neg()
     aligned = whole[offset : offset + 1].data_ptr() % 64 == 0 or not tensor.numel()

@@ -1,4 +1,4 @@
-"""Refusals name the place of a value in its tree, its kind, and the way out."""
+"""Errors name the place of a value in its tree, its kind, and the remedy."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.exchange.values import bits_of
 
 
 def refusal(kind: type[Exception], function: Any, leaf: Any, **keywords: Any) -> str:
-    """The message about a leaf deep in a tree, which names its path."""
+    """Returns the message about a leaf deep in a tree, which names its path."""
     with pytest.raises(kind) as error:
         function({"params": [{"w": leaf}]}, **keywords)
     message = str(error.value)
     assert type(error.value) is kind
     assert message.startswith(f"{function.__name__}: tree['params'][0]['w']: ")
-    # The fix is one clause at the end.
+    # The remedy is one clause at the end.
     assert message.rpartition(": ")[2]
     return message
 
@@ -41,7 +41,7 @@ def test_wide_dtypes_need_x64(dtype: torch.dtype) -> None:
     with jax.enable_x64(True):
         array = bridge.to_jax(tensor)
         assert array.dtype == str(dtype).removeprefix("torch.")
-    # The other way there is nothing to narrow.
+    # In the other direction there is nothing to narrow.
     assert bridge.to_torch(array).dtype == dtype
 
 
@@ -231,7 +231,7 @@ def test_distributed_tensors() -> None:
 
 
 def test_inside_torch_compile() -> None:
-    """The crossings break the graph and say what to use instead."""
+    """The conversions break the graph, and the message says what to use instead."""
 
     def function(x: torch.Tensor) -> torch.Tensor:
         return bridge.to_torch(bridge.to_jax(x + 1)) * 2

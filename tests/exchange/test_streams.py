@@ -1,4 +1,4 @@
-"""Streams and the end of memory: what can be tested anywhere, then what needs a GPU."""
+"""Streams and the end of memory: tests for any machine, then tests that need a GPU."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ on_gpu = pytest.mark.skipif(not bridge.has_cuda(), reason="needs a CUDA device")
 
 
 def test_xla_is_asked_for_its_stream() -> None:
-    """The whole way of the question: on the CPU, where the answer is that there is none."""
+    """The whole request runs on the CPU, where the answer is that there is no stream."""
     assert cuda.noted_stream(cpu_device()) == 0
     assert _native.noted_stream() == 0
-    # Inside a trace it is asked at once, not when the traced function runs.
+    # Inside a trace the request runs at once, not when the traced function runs.
     asked = []
     jax.jit(lambda x: (asked.append(cuda.noted_stream(cpu_device())), x)[1])(1.0)
     assert asked == [0]
@@ -78,7 +78,7 @@ def test_dropped_in_another_thread() -> None:
 
 
 class FakeStream:
-    """A stream that writes down who waits for whom."""
+    """A stream that logs which stream waits for which."""
 
     def __init__(self, name: str, log: list[str], capturing: bool = False) -> None:
         self.name, self.log, self.cuda_stream, self.capturing = name, log, 0, capturing
@@ -91,12 +91,12 @@ class FakeStream:
 
 
 class FakeGpu:
-    """CUDA crossings on CPU memory: the order of what is asked of the streams, without a GPU."""
+    """CUDA conversions on CPU memory: logs the order of requests to streams, without a GPU."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[str] = []
         self.stream = FakeStream("torch", self.log)
-        self.lends_stream = True  # whether JAX's client answers questions for its stream
+        self.lends_stream = True  # False if JAX's client does not answer requests for its stream
         set_attribute = monkeypatch.setattr
         set_attribute(torch.cuda, "device", lambda index: contextlib.nullcontext())
         set_attribute(torch.cuda, "current_stream", lambda *_: self.stream)
@@ -118,7 +118,7 @@ class FakeGpu:
         self.stream = before
 
     def get_stream_for_external_ready_events(self) -> int:
-        """As JAX's device has it, whose place this object takes."""
+        """The method of JAX's device, which this object replaces."""
         self.refuse("get_stream_for_external_ready_events")
         return 77
 
@@ -156,7 +156,7 @@ def test_the_order_of_streams_towards_torch(fake_gpu: FakeGpu) -> None:
     array = jnp.arange(16.0)
     tensor = cuda.array_to_tensor(array)
     assert log == [f"stream {cuda.LEGACY_STREAM} waits for the array"]
-    fake_gpu.stream = FakeStream("another", log)  # the one that is current at the end reads too
+    fake_gpu.stream = FakeStream("another", log)  # the current stream at the end reads too
     del array
     assert len(log) == 1
     del tensor
@@ -198,13 +198,13 @@ def test_no_event_enters_a_capture(fake_gpu: FakeGpu) -> None:
     fake_gpu.stream.capturing = False
     tensor = cuda.array_to_tensor(array)
     log.clear()
-    del tensor  # takes along what was dropped during the capture
+    del tensor  # also returns the array that was dropped during the capture
     assert log == ["jax waits for torch"] * 2
     assert not cuda._given_back_later
 
 
 def test_a_reader_that_is_captured_by_now_is_waited_for_later(fake_gpu: FakeGpu) -> None:
-    """The tensor was made on a stream that is captured when it is dropped, on another one."""
+    """The tensor's own stream is being captured when the tensor is dropped on another stream."""
     log = fake_gpu.log
     reader = fake_gpu.stream
     tensor = cuda.array_to_tensor(jnp.arange(16.0))
@@ -215,7 +215,7 @@ def test_a_reader_that_is_captured_by_now_is_waited_for_later(fake_gpu: FakeGpu)
     assert log == []
     tensor = cuda.array_to_tensor(jnp.arange(4.0))
     log.clear()
-    del tensor  # itself, and not what is still captured
+    del tensor  # returns itself, but not the array that is still captured
     assert log == ["jax waits for another"]
     reader.capturing = False
     tensor = cuda.array_to_tensor(jnp.arange(4.0))
@@ -226,7 +226,7 @@ def test_a_reader_that_is_captured_by_now_is_waited_for_later(fake_gpu: FakeGpu)
 
 
 def misaligned(count: int, bytes_off: int) -> torch.Tensor:
-    """A tensor that starts so many bytes after a multiple of 64."""
+    """Returns a tensor that starts `bytes_off` bytes after a multiple of 64."""
     memory = torch.randn(count + 32)
     first = -memory.data_ptr() % 64 + bytes_off
     return memory[first // 4 :][:count]
@@ -234,7 +234,7 @@ def misaligned(count: int, bytes_off: int) -> torch.Tensor:
 
 @pytest.fixture
 def cuda_tensors(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """Lets tensors say that they lie on a GPU; those that cross to JAX, in the order in which."""
+    """Makes tensors claim to be on a GPU; returns the converted tensors in order."""
     crossed: list[torch.Tensor] = []
     device = torch.device("cuda", 0)
     for name, value in (("is_cuda", True), ("is_cpu", False), ("device", device)):
@@ -257,7 +257,7 @@ def test_16_bytes_are_aligned_enough_on_a_gpu(
 def test_less_aligned_memory_on_a_gpu_is_copied_or_refused(
     cuda_tensors: list[torch.Tensor], bytes_off: int
 ) -> None:
-    """JAX would take it, and XLA refuse every program that gets the array."""
+    """JAX would accept it, but XLA would refuse every program that gets the array."""
     tensor = misaligned(5, bytes_off)
     bridge.to_jax(tensor)
     (taken,) = cuda_tensors
@@ -265,13 +265,13 @@ def test_less_aligned_memory_on_a_gpu_is_copied_or_refused(
     assert torch.equal(taken, tensor)
     with pytest.raises(BufferError, match=r"no multiple of 16 bytes.*pass copy=None"):
         bridge.to_jax(tensor, copy=False)
-    bridge.to_jax(tensor[:0], copy=False)  # nothing lies anywhere
+    bridge.to_jax(tensor[:0], copy=False)  # without elements, no address is used
     assert [t.numel() for t in cuda_tensors] == [5, 0]
 
 
 @pytest.fixture
 def slow() -> Any:
-    """A kernel that keeps torch's current stream busy for some milliseconds."""
+    """Returns a kernel that keeps torch's current stream busy for some milliseconds."""
     return lambda: torch.cuda._sleep(5_000_000)
 
 

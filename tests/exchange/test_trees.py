@@ -1,4 +1,4 @@
-"""Trees keep their structure: every kind of node, every kind of key, and whatever is no tensor."""
+"""Trees keep their structure: every kind of node and key, and leaves that are no tensors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Registered:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Node:
-    """Hides what it holds from everyone who does not ask JAX."""
+    """A node whose content only JAX's registry can see."""
 
     def __init__(self, hidden: Any) -> None:
         self.hidden = hidden
@@ -56,7 +56,7 @@ class Node:
 
 
 class Pair(collections.namedtuple("Pair", ["x", "y"])):
-    """A namedtuple whose constructor takes something other than its fields, and with attributes."""
+    """A namedtuple with attributes, whose constructor does not take its fields."""
 
     label = "none"
 
@@ -65,7 +65,7 @@ class Pair(collections.namedtuple("Pair", ["x", "y"])):
 
 
 class Attributes(dict):
-    """Attributes are items."""
+    """A dict whose attributes are its items."""
 
     def __init__(self, **items: Any) -> None:
         super().__init__(items)
@@ -74,7 +74,7 @@ class Attributes(dict):
 
 @dataclasses.dataclass
 class Output(collections.OrderedDict):
-    """Has its items as fields too, as outputs of transformers' models have."""
+    """A dict with its items as fields too, like outputs of transformers' models."""
 
     loss: Any = None
     logits: Any = None
@@ -86,7 +86,7 @@ class Output(collections.OrderedDict):
 
 
 class Encoding(collections.UserDict):
-    """Keeps its items in a dict of its own, as transformers' BatchEncoding does."""
+    """A dict with an inner dict for its items, like transformers' BatchEncoding."""
 
     def __init__(self, data: Any) -> None:
         super().__init__(data)
@@ -98,7 +98,7 @@ class Labelled(dict):
 
 
 class Versioned(collections.OrderedDict):
-    """Has a constructor that wants an argument, and attributes in a slot too."""
+    """A dict whose constructor needs an argument, with attributes also in a slot."""
 
     __slots__ = ("slot",)
 
@@ -166,7 +166,7 @@ def test_structure_is_kept(make: Any) -> None:
     assert same(bridge.to_torch(expected), tree)
     if tree is not tensor:
         assert there is not tree
-        assert same(tree, make(tensor))  # the argument stays as it was
+        assert same(tree, make(tensor))  # the argument does not change
 
 
 def test_leaves_share_memory() -> None:
@@ -278,7 +278,7 @@ def test_errors_of_the_nodes_themselves_pass_through() -> None:
 
 @pytest.mark.parametrize("kind", [Versioned, Counted])
 def test_attributes_of_ordered_and_default_dicts(kind: Any) -> None:
-    """Without a call of the constructor; the original stays as it was."""
+    """The constructor is not called, and the original does not change."""
     tree = kind(7)
     for key in ("z", "a", "m"):
         tree[key] = torch.ones(2)

@@ -1,4 +1,4 @@
-"""The same values for both frameworks, in every dtype that crosses."""
+"""The same values for both frameworks, in every dtype of the conversions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
 
 
 def random_bits(rng: np.random.Generator, shape: tuple[int, ...], dtype: torch.dtype) -> np.ndarray:
-    """An array of any bits that the dtype has, NaN payloads among them."""
+    """Returns an array with any bits of the dtype, NaN payloads among them."""
     name = TO_JAX[dtype]
     if name == np.bool_:
         return rng.integers(0, 2, shape).astype(np.bool_)
@@ -24,7 +24,7 @@ def random_bits(rng: np.random.Generator, shape: tuple[int, ...], dtype: torch.d
 
 
 def tensor_of(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor with the array's bits in memory of torch's own, which is aligned as XLA likes it."""
+    """Returns a tensor with the array's bits in torch's own memory, aligned as XLA requires."""
     if not values.size:
         return torch.empty(values.shape, dtype=dtype)
     raw = torch.from_numpy(np.ascontiguousarray(values).reshape(-1).view(np.uint8)).clone()
@@ -32,7 +32,7 @@ def tensor_of(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
 
 
 def bits_of(value: Any) -> bytes:
-    """The elements' bytes in row-major order, of a tensor or an array."""
+    """Returns the elements' bytes in row-major order, for a tensor or an array."""
     if isinstance(value, torch.Tensor):
         value = value.resolve_conj().resolve_neg().contiguous()
         return value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""

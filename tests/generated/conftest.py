@@ -1,4 +1,4 @@
-"""These tests compile into a folder of their own, which is forgotten afterwards."""
+"""These tests compile into a separate folder, which is deleted afterwards."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Kernels that were generated for CUDA, compiled for the host emulator (tests/simt) under
-AddressSanitizer and UndefinedBehaviorSanitizer: once for each text."""
+"""Generated CUDA kernels, compiled for the host emulator (tests/simt) with sanitizers.
+
+They run under AddressSanitizer and UndefinedBehaviorSanitizer; each text is compiled once.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ _FLAGS = [
 
 @contextmanager
 def _lasting_cache() -> Iterator[None]:
-    """Libraries compiled here serve later runs of the tests too."""
+    """Libraries compiled here are reused by later runs of the tests."""
     before = os.environ.get("BRIDGE_CACHE_DIR")
     os.environ["BRIDGE_CACHE_DIR"] = str(ROOT / "build" / "emulated")
     try:
@@ -49,8 +51,10 @@ def _lasting_cache() -> Iterator[None]:
 
 @functools.cache
 def program_of_emulator() -> Path:
-    """tests/simt/generated_simt.cpp with all that it runs, compiled where `make check-cpp` compiles
-    the emulator too."""
+    """Builds tests/simt/generated_simt.cpp and returns its path.
+
+    The build folder is the emulator's folder of `make check-cpp`.
+    """
     folder = ROOT / "build" / "check-simt"
     folder.mkdir(parents=True, exist_ok=True)
     tools = str(Path(sys.executable).parent)  # cmake and ninja are packages of this environment
@@ -71,7 +75,7 @@ def program_of_emulator() -> Path:
 
 
 def described(request: Request) -> str:
-    """The line that tells `generated_simt` of a program, whose kernels are compiled."""
+    """Returns the line that describes a program to `generated_simt`, and compiles its kernels."""
     free = request.free()
     emitted = cuda_source_of(
         request.program, request.arithmetic, request.dtypes, request.has_start, free
@@ -95,7 +99,7 @@ def described(request: Request) -> str:
 
 
 def run(requests: list[Request], folder: Path, calls: int, seed: int) -> None:
-    """Compares so many calls of each program with its definition, in all orders of threads."""
+    """Compares `calls` calls of each program with its definition, in all orders of threads."""
     description = folder / "description"
     description.write_text("\n".join(map(described, requests)) + "\n")
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`op.compile` compiles what training calls; `bridge.wait` and the log say when it is there."""
+"""`op.compile` compiles the programs of training; `bridge.wait` and the log report them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def trained_in_jax(op: Any, towards: tuple[int, ...]) -> None:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """The requests of calls, none of which is compiled."""
+    """Returns the requests of calls, without compiling any."""
     found: list[Request] = []
 
     def note(
@@ -90,7 +90,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
 def test_training_asks_for_nothing_that_compile_left_out(
     op: Any, train: Any, asked: list[Request]
 ) -> None:
-    """With all operands of up to three, and with those of four that the docstring names."""
+    """It covers all of up to three operands, and the sets of four that the docstring names."""
     found = found_of(op)
     compiled = {r.key for r in requests_towards(trained_sets(found), found, "float32")}
     smooth = range(len(found.program.operands))
@@ -99,7 +99,7 @@ def test_training_asks_for_nothing_that_compile_left_out(
     assert {*chosen} >= {tuple(smooth), *((i,) for i in smooth)}
     for towards in chosen:
         train(op, towards)
-    # Sums over what a table is repeated along are programs of their own.
+    # Sums over the dimensions along which a table is repeated are programs of their own.
     own = [request for request in asked if op.__name__ in request.program.name]
     assert any(request.program.name.startswith("vjp of") for request in own)
     assert {request.key for request in own} <= compiled
@@ -119,7 +119,7 @@ def test_the_sets_of_operands_are_bounded() -> None:
         return (a + b + f) * c * d * e
 
     assert trained_sets(found_of(many)) == [(0, 1, 2, 3, 4, 5), (0, 1, 4, 5), (2, 3)]
-    three = [(0, 1, 2, 3), (0, 1, 3), (2,)]  # without what rows share, and that alone
+    three = [(0, 1, 2, 3), (0, 1, 3), (2,)]  # all, all without the shared row, and that alone
     each_alone, all_but_each = [(0,), (1,), (3,)], [(1, 2, 3), (0, 2, 3), (0, 1, 2)]
     assert trained_sets(found_of(gated)) == [*three, *each_alone, *all_but_each]
 
@@ -132,7 +132,7 @@ def test_the_sets_of_operands_are_bounded() -> None:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
-    """The requests that `compile` makes, none of which is compiled."""
+    """Returns the requests of `compile`, without compiling any."""
     found: list[Request] = []
     monkeypatch.setattr(Request, "compile", lambda request: found.append(request))
     return found
@@ -186,7 +186,7 @@ def test_an_error_of_a_compiler_is_raised(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_function_that_was_called_is_told(asked: list[Request]) -> None:
-    """In torch and in JAX, where the op that both call has another name."""
+    """The log names it in torch and in JAX, although the shared op has another name."""
     x = torch.ones(3, 6, dtype=torch.float16, requires_grad=True)
     bt.swiglu(x, x, limit=0.0375).sum().backward()
     jax.jit(jax.grad(lambda x: bj.swiglu(x, x, limit=0.0376).sum())).lower(jnp.ones((3, 6)))
@@ -198,7 +198,7 @@ def test_the_function_that_was_called_is_told(asked: list[Request]) -> None:
 
 
 class Job:
-    """Takes until it is let go."""
+    """A job that runs until the test releases it."""
 
     platform = "cpu"
 
@@ -213,7 +213,7 @@ class Job:
 
 
 def test_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For programs, and for nodes of torch's graph."""
+    """It waits for programs, and for nodes of torch's graph."""
     for name in ("_worker", "_other"):
         monkeypatch.setattr(requests, name, requests._Worker())
     assert bridge.wait()
@@ -228,7 +228,7 @@ def test_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was compiled, how long it took, and where it came from."""
+    """It names the compiled programs, their times and their origins."""
     monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("BRIDGE_COMPILE", "background")
     handlers = logging.getLogger("bridge").handlers
@@ -252,7 +252,7 @@ def test_the_log(
     assert compiled.endswith(f" s: {path}")
     assert last == ("DEBUG", f"loaded {what} from {path}")
     caplog.clear()
-    logged.compile(dtypes=["float64"], wrt=[])  # which is there
+    logged.compile(dtypes=["float64"], wrt=[])  # already compiled
     assert not caplog.records
     _native.forget_generated()
     logged.compile(dtypes=["float64"], wrt=[])

@@ -1,5 +1,7 @@
-"""What was compiled has the bits of the interpreter: the native module compares them when it takes
-it, and here calls of both are compared."""
+"""Compiled programs have the bits of the interpreter.
+
+The native module compares both when it loads a program; these tests compare calls of both.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +42,19 @@ def picked(x: bridge.Full, labels: bridge.PerRow[int]) -> Any:
 
 @bridge.op
 def counted(x: bridge.Full) -> Any:
-    """Elements equal to the largest number of a row, beside powers of the rest."""
+    """Counts elements equal to the largest number of a row, beside powers of the rest."""
     return bl.sum(bl.where(x < bl.max(x), 0.0, 1.0)), bl.logsumexp(x)
 
 
 @bridge.op
 def counted_and_read(x: bridge.Full) -> Any:
-    """The same, where other terms need the largest too."""
+    """Counts the same, with other terms that need the largest number too."""
     return bl.sum(bl.where(x < bl.max(x), 0.0, 1.0)), bl.logsumexp(x), bl.sum(x * 0.5), -x
 
 
 @bridge.op
 def in_one_column(x: bridge.Full, labels: bridge.PerRow[int], weight: bridge.Row) -> Any:
-    """A function that differs in one column of each row."""
+    """A function with another formula in one column of each row."""
     is_label = bl.column() == labels
     y = bl.where(is_label, bl.exp(x) * weight, bl.tanh(x))
     return y, bl.pairs(bl.where(is_label, x, y), bl.where(is_label, 2.0, y * x) - weight)
@@ -60,7 +62,7 @@ def in_one_column(x: bridge.Full, labels: bridge.PerRow[int], weight: bridge.Row
 
 @bridge.op
 def constant_in_some_rows(x: bridge.Full, labels: bridge.PerRow[int], scale: bridge.PerRow) -> Any:
-    """Constants alone in rows that have no label, another of them with a zero's sign."""
+    """A function that is constant in rows without a label, with a zero's sign in one constant."""
     has_label, is_label = labels >= 0, bl.column() == labels
     y = bl.where(has_label, bl.exp(x) * scale, -0.0)
     label = bl.where(has_label, scale, 0.0) + bl.where(has_label, x, 0.0)
@@ -79,7 +81,7 @@ def test_random_programs(number: int) -> None:
     rng = np.random.default_rng(number)
     runs, _ = runs_of(random_call(number, steps_of(number)), rng)
     for run in runs[:: 2 if number % 2 else 1]:
-        # One set for each program: all of them are compiled from the same text.
+        # One set per program: all sets are compiled from the same text.
         _native.set_cpu_isa(ISAS[number % len(ISAS)])
         tensors = run.tensors(rng)
         expected = by_torch(run, tensors)
@@ -106,7 +108,7 @@ def test_declared_ops(op: Any, dtype: str) -> None:
 
 @pytest.mark.long
 def test_row_and_column_sums_of_one_section() -> None:
-    """Both are kept in arrays where a section reads nothing new."""
+    """Both sums are stored in arrays if a section reads nothing new."""
     number = 1810
     runs, _ = runs_of(random_call(number, steps_of(number)), np.random.default_rng(number))
     requests = map(requested, runs)
@@ -117,12 +119,12 @@ def test_row_and_column_sums_of_one_section() -> None:
 
 @pytest.mark.long
 def test_minus_of_what_ends_with_a_fused_addition() -> None:
-    """0, whose minus is -0, comes out of one in this program."""
+    """In this program, 0, whose negation is -0, is the result of a fused addition."""
     test_random_programs(229)
 
 
 def softmax_requests(dtype: str) -> list[Request]:
-    """The programs that parts of the columns of softmaxes run, uncut."""
+    """Returns the programs that parts of the columns of softmax run, uncut."""
     programs = [
         (softmax_program(-0.7, dtype, (True, True)), [dtype, "bool", "bool"]),
         (jacobian_program(0.7, dtype, True), [dtype, dtype, "bool"]),
@@ -143,7 +145,7 @@ def test_the_programs_of_softmax(dtype: str) -> None:
 
 @pytest.mark.long
 def test_integers_are_computed_again_however_many_operations_it_takes() -> None:
-    """A value kept between two sections is a floating number, which has no 64 bits."""
+    """A value stored between two sections is a floating number, which cannot hold 64 bits."""
 
     @bridge.op
     def scattered(x: bridge.Full):
@@ -162,7 +164,7 @@ def test_integers_are_computed_again_however_many_operations_it_takes() -> None:
 
 @pytest.mark.long
 def test_sums_of_a_single_column() -> None:
-    """A sum whose terms are -0.0 elsewhere takes what is in the column; any other adds all."""
+    """A sum whose terms are -0.0 in other columns takes the column's value; other sums add all."""
     for dtype in ("float32", "bfloat16", "float64"):
         picked.compile(dtypes=[dtype])
 
@@ -249,7 +251,7 @@ def test_rows_of_constants(dtype: str, cols: int, rng: np.random.Generator) -> N
 
 
 def test_other_bits_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that gave other bits, as this text does, is not believed."""
+    """A compiler with other bits, simulated by this text, is rejected."""
     from bridge.generated import requests
 
     op = SEVEN[0]
@@ -277,7 +279,7 @@ def test_calls_take_what_was_compiled() -> None:
 
 
 def test_numbers_are_read_from_a_call() -> None:
-    """One library serves a dropout with any p, and is refused for constants that are not there."""
+    """One library serves a dropout with any p; it is refused for constants that it lacks."""
     x, bias, residual = torch.randn(30, 200), torch.randn(200), torch.randn(30, 200)
 
     def calls() -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Kernels for CUDA are compiled without a GPU, and their machine code is what it should be."""
+"""Kernels for CUDA compile without a GPU, and their machine code meets its limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EMPTY = 'extern "C" __global__ void bridge_empty() {}\n'
 
 @functools.cache
 def checks() -> Any:
-    """scripts/check_generated.py, which imports what lies beside it."""
+    """Imports scripts/check_generated.py, which imports modules of its own folder."""
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
         return importlib.import_module("check_generated")
@@ -49,7 +49,7 @@ def checks() -> Any:
 @pytest.mark.parametrize("dtype", hot.DTYPES)
 @pytest.mark.parametrize("op", hot.OPS)
 def test_machine_code_is_within_its_limits(op: str, dtype: str) -> None:
-    """Local memory, at most 128 registers, instructions, and reads that are under way."""
+    """The limits are about local memory, 128 registers, instructions, and reads in flight."""
     nvdisasm = checks().check_cubin.find_nvdisasm("nvcc")
     if nvdisasm is None:
         pytest.skip("needs nvdisasm")
@@ -62,7 +62,7 @@ def test_machine_code_is_within_its_limits(op: str, dtype: str) -> None:
 @needs_cuda_compiler
 @pytest.mark.parametrize(("arch", "has_clusters"), [("sm_90", True), ("sm_80", False)])
 def test_blocks_meet_where_there_are_clusters(arch: str, has_clusters: bool) -> None:
-    """Rows that are longer than a block has warps, and few of them."""
+    """The rows are few, and longer than the warps of a block can hold."""
     find_nvdisasm = checks().check_cubin.find_nvdisasm
     if (nvdisasm := find_nvdisasm("nvcc")) is None:
         pytest.skip("needs nvdisasm")
@@ -81,7 +81,7 @@ def test_blocks_meet_where_there_are_clusters(arch: str, has_clusters: bool) -> 
 
 
 def stores_of(request: Request, dtypes: Sequence[str]) -> dict[str, set[str]]:
-    """The instructions with which each kernel of a program writes to memory."""
+    """Returns the instructions with which each kernel of a program writes to memory."""
     if (nvdisasm := checks().check_cubin.find_nvdisasm("nvcc")) is None:
         pytest.skip("needs nvdisasm")
     emitted = cuda_source_of(request.program, request.arithmetic, dtypes, free=request.free())
@@ -95,7 +95,7 @@ def stores_of(request: Request, dtypes: Sequence[str]) -> dict[str, set[str]]:
 @pytest.mark.long
 @needs_cuda_compiler
 def test_short_vectors_are_stored_at_once() -> None:
-    """Eight bytes of bfloat16 results beside float32 operands, not one byte after the other."""
+    """Eight bytes of bfloat16 results are stored at once, also beside float32 operands."""
     request = next(hot.requests_of("swiglu", "float32"))
     stores = stores_of(request, (*request.dtypes[:-1], "bfloat16"))
     for kernel in ("bridge_short_aligned", "bridge_long_aligned"):
@@ -109,7 +109,7 @@ def test_reads_in_flight_are_those_before_the_first_use() -> None:
 
 
 def test_loops_are_what_comes_back_to_itself() -> None:
-    """Not ways back from what a compiler put behind the rest of the code."""
+    """A branch back from code that the compiler moved to the end is no loop."""
     code = [
         *("@P0 BRA `(.aside)", "FADD R0, R0, R1"),
         *("LDG.E.128 R0, desc", "@P0 BRA `(.rare)", "FADD R0, R0, R1", "FMUL R0, R0, R1"),
@@ -133,8 +133,8 @@ def test_compiled_ahead_for_a_gpu_that_is_not_there(
     monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path))
     row_dot.compile("cuda", dtypes=["bfloat16"], arch="sm_90")
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.cubin")}
-    # The value, forward mode, and reverse mode towards both operands and towards one: the same
-    # program for either.
+    # The value, forward mode, and reverse mode towards both operands and towards one: one program
+    # for either operand.
     assert len(times) == 4
     assert all(path.read_bytes()[:4] == b"\x7fELF" for path in times)
     row_dot.compile("cuda", dtypes=["bfloat16"], arch="sm_90")
@@ -149,7 +149,7 @@ def test_nvrtc_compiles_a_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     row_dot.compile("cuda", dtypes=["float32"], arch="sm_90")
 
 
-# NVRTC in the place of which nothing but its C functions is known; it takes a minute.
+# A stand-in for NVRTC with only its C functions; a compilation takes a minute.
 SLOW = r"""
 #include <string.h>
 #include <unistd.h>
@@ -185,7 +185,7 @@ assert process.wait(30) != 0
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 def test_a_process_that_ends_ends_nvrtc(tmp_path: Path) -> None:
-    """It compiles in a process of its own, which can be ended: within this one it would crash."""
+    """NVRTC compiles in its own process, which can be ended; inside this one it would crash."""
     library = tmp_path / "wheels" / "nvidia" / "cu13" / "lib" / "libnvrtc.so.13"
     library.parent.mkdir(parents=True)
     text = tmp_path / "slow.c"
@@ -195,12 +195,12 @@ def test_a_process_that_ends_ends_nvrtc(tmp_path: Path) -> None:
     run(code, BRIDGE_CACHE_DIR=str(tmp_path / "cache"))
 
 
-# Those of NVRTC, by itself or by cpp/cuda/nvrtc/stdint.h.
+# Builtins of NVRTC itself, or of cpp/cuda/nvrtc/stdint.h.
 _BUILTINS = {*("assume", "inf", "nan", "fma", "fmaf", "sqrt", "sqrtf")}
 
 
 def _included(header: Path, found: dict[Path, str]) -> dict[Path, str]:
-    """The text of a header of the kernels, and of all that it includes."""
+    """Returns the text of a header of the kernels, and of all headers that it includes."""
     if header not in found:
         found[header] = header.read_text()
         for name in re.findall(r'#include [<"]([^>"]+)[>"]', found[header]):
@@ -211,7 +211,7 @@ def _included(header: Path, found: dict[Path, str]) -> dict[Path, str]:
 
 
 def test_headers_of_kernels_ask_for_no_builtins_that_nvrtc_lacks() -> None:
-    """Without NVRTC nothing else would show it: nvcc knows the headers of the host."""
+    """On a machine without NVRTC, no other test shows it: nvcc knows the headers of the host."""
     headers = _included(CPP / "interpreter" / "generated_columns.cuh", {})
     assert CPP / "math" / "scalar.h" in headers
     for path, text in headers.items():
@@ -245,7 +245,7 @@ def test_what_is_looked_for_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nvrtc_is_found_in_wheels_and_toolkits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By any version: in the order of sys.path, then in toolkits."""
+    """Any version is found: in the order of sys.path, then in toolkits."""
     wheels, toolkit = tmp_path / "wheels", tmp_path / "toolkit"
     for path in (
         wheels / "nvidia" / "cu13" / "lib" / "libnvrtc.so.13",
@@ -265,7 +265,7 @@ def test_nvrtc_is_found_in_wheels_and_toolkits(
     assert folders == ["wheels", "wheels", "toolkit"]
     assert not any("builtins" in path for path in found)
     assert found[3:] == list(nvrtc._NAMES)
-    # What is no library is passed over.
+    # A file that is no library is skipped.
     find_nvrtc.cache_clear()
     try:
         assert find_nvrtc() is None or isinstance(find_nvrtc(), Nvrtc)
@@ -287,5 +287,5 @@ def test_the_flags_are_those_of_the_cuda_library() -> None:
     text = (CPP / "cuda" / "CMakeLists.txt").read_text()
     assert all(flag in text for flag in cuda_compiler._FLAGS)
     assert f"set(exact {' '.join(cuda_compiler._FLAGS)})" in text
-    assert "-cubin -arch=${sm} -std=c++17 -O3 ${exact}" in text  # what comes with a build
+    assert "-cubin -arch=${sm} -std=c++17 -O3 ${exact}" in text  # the flags of the build
     assert "-fmad=false" in cuda_compiler._FLAGS

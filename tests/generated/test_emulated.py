@@ -1,5 +1,8 @@
-"""Kernels that are generated for CUDA, on the host emulator: the bits of the definition for arrays
-of any layout and length, in all orders of threads; and what the CUDA library refuses."""
+"""Kernels generated for CUDA, on the host emulator.
+
+They have the bits of the definition for arrays of any layout and length, in all orders of threads;
+other tests are about errors of the CUDA library.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ _CASES = [(op, dtype) for op in (*SEVEN, *OTHERS.values()) for dtype in DTYPES]
     ("op", "dtype"), _CASES, ids=[f"{op.__name__}-{dtype}" for op, dtype in _CASES]
 )
 def test_declared_ops(op: Any, dtype: str, tmp_path: Path) -> None:
-    """Forward, and in one of two cases a derivative."""
+    """Runs the forward pass, and in one of two cases a derivative."""
     declaration = op.declaration
     present = tuple(True for _ in declaration.parameters)
     found = traced(declaration, present, *declaration.static.values())
@@ -60,8 +63,10 @@ def test_declared_ops(op: Any, dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", GELU_KINDS)
 def test_bias_gelu(form: str, dtype: str, tmp_path: Path) -> None:
-    """Forward, down the columns of many rows, and backward with column sums, of one and of several
-    chunks of rows."""
+    """Runs forward, down the columns of many rows, and backward with column sums.
+
+    The sums are over one chunk of rows and over several.
+    """
     found = traced(bias_gelu.declaration, (True, True), form)
     requests = [*itertools.islice(usual_requests(found, dtype), 2)]
     run(requests, tmp_path, calls=30, seed=len(form))
@@ -72,7 +77,7 @@ def test_bias_gelu(form: str, dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("op", ["rms_norm", "rms_norm + residual", "layer_norm"])
 def test_weights_that_are_staged(op: str, dtype: str, tmp_path: Path) -> None:
-    """In backward passes, whose threads go down rows; some keep what they made of an element."""
+    """In these backward passes threads go down rows; some save intermediate values per element."""
     request = [*hot.requests_of(op, dtype)][-1]
     emitted = request.emitted()
     assert emitted.staged == 1
@@ -84,15 +89,17 @@ def test_weights_that_are_staged(op: str, dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("p", [0.1, 0.875, 1.0])
 def test_bias_dropout_add(p: float, dtype: str, tmp_path: Path) -> None:
-    """Forward and backward, where words are drawn in each."""
+    """Runs forward and backward passes, which draw the same words."""
     found = traced(bias_dropout_add.declaration, (True,) * 5, p)
     requests = [*itertools.islice(usual_requests(found, dtype), 2)]
     run(requests, tmp_path, calls=30, seed=5)
 
 
 def test_random_words_of_a_part_of_an_array(tmp_path: Path) -> None:
-    """The number from which elements are counted is one more operand; any, up to where numbers of
-    64 bits begin again."""
+    """The number of the first element is one more operand.
+
+    It may be any number, up to 64-bit overflow.
+    """
     declaration = OTHERS["dropped"].declaration
     whole = next(usual_requests(traced(declaration, (True, True), 0.25), "bfloat16"))
     operands, results = whole.dtypes[:2], whole.dtypes[2:]
@@ -131,7 +138,7 @@ def test_rows_of_constants(dtype: str, tmp_path: Path) -> None:
 
 
 def test_labels_of_uint64(tmp_path: Path) -> None:
-    """Any 64 bits are among them."""
+    """The labels may have any 64 bits."""
     run([request_of_uint64()], tmp_path, calls=30, seed=2)
 
 
@@ -145,7 +152,7 @@ def test_reductions_of_numbers(tmp_path: Path) -> None:
 
 
 def test_a_column_that_several_sections_pick(tmp_path: Path) -> None:
-    """Forward and backward."""
+    """Runs the forward and the backward pass."""
 
     @bridge.op
     def picks(x: bridge.Full, label: bridge.PerRow[int]) -> Any:

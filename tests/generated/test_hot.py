@@ -1,4 +1,4 @@
-"""Programs compiled ahead of time run from the first call on, with the interpreter's bits."""
+"""Ahead-of-time programs run from the first call on, with the interpreter's bits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 from bridge import _native
 from tests.isas import ISAS
 
-# What the build compiles programs for, of what runs here: the weakest of several interprets them.
+# The instruction sets of the build's programs that run here; the weakest of several is interpreted.
 _COMPILED_IN = _native.build_info()["cpu_isas"]
 HOT = [isa for isa in ISAS if isa in (_COMPILED_IN[:-1] or _COMPILED_IN)]
 
-# In a process of its own: the tests beside this one forget what was compiled.
+# In a process of its own, because other tests remove compiled programs.
 PROGRAM = """
 import sys
 import torch

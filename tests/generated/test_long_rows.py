@@ -1,4 +1,4 @@
-"""Few long rows: their columns are dealt to threads, and no bit depends on it."""
+"""A few long rows: their columns are divided among threads, and no bit depends on it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from bridge import lang as bl
 from tests.frameworks import FRAMEWORKS, bits, numpy_dtype
 
 THREADS = (1, 2, 3, 5)
-# Rows and columns: the last part may be shorter, and no whole step of a vector; the rows whose
-# columns are added are those of one lane of their tree, or of two, which threads share, and of few
-# lanes or many, which are dealt to them.
+# Rows and columns. The last part may be shorter, with a partial vector. The rows of column sums are
+# within one leaf of their tree, or in two, which threads share, or in few or many leaves, which are
+# divided among threads.
 SHAPES = ((1, 70001), (1, 131072), (19, 70001), (3, 131072), (40, 5121), (140, 2050), (700, 300))
 DTYPES = ("float32", "bfloat16", "float64")
 
 
 @bridge.op
 def each_kind(x: bl.Full, weight: bl.Row, label: bl.PerRow[int], seed: bl.Integer) -> Any:
-    """Every reduction, a sum of a single term, random numbers and what is kept between sections."""
+    """Every reduction, a sum of one term, random numbers, and values saved between sections."""
     top = bl.max(x)
     shares = bl.tanh(x - top) * weight
     total = bl.sum(shares)
@@ -43,7 +43,7 @@ def ordinary_threads() -> Iterator[None]:
 
 
 def drawn(rng: np.random.Generator, rows: int, cols: int, dtype: str) -> tuple[Any, ...]:
-    """Operands; the largest number of a row is in several parts of it, and so are the labels."""
+    """Returns operands; labels and the largest numbers of a row are in several of its parts."""
     x = rng.standard_normal((rows, cols)).clip(-3, 2.5).astype(numpy_dtype(dtype))
     weight = rng.standard_normal(cols).astype(numpy_dtype(dtype))
     return x, weight, np.resize([cols - 1, 3, cols // 2], rows)
@@ -54,7 +54,7 @@ def cotangent_of(array: Any) -> Any:
 
 
 def by_torch(x: Any, weight: Any, label: Any, is_strided: bool = False) -> list[Any]:
-    """The bits of the results, and of the gradients of a function of them."""
+    """Returns the bits of the results, and of the gradients of a function of them."""
     own = FRAMEWORKS[0]
     leaves = [own.array(array).clone() for array in (x, weight)]
     if is_strided:

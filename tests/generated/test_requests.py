@@ -1,4 +1,4 @@
-"""When programs are compiled, and what happens where they cannot be."""
+"""The time at which programs are compiled, and the behaviour without a compiler."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.declared.ops import SEVEN, rms_norm
 
 pytestmark = pytest.mark.processes
 
-# What compiles in the background gives way to the other tests: a minute of work may take ten.
+# Background compilers yield to other tests: a minute of work may take ten.
 SECONDS = 1200
 
-# An op forward and backward, and what came of compiling it. Nodes of torch's graph, which take ten
-# times as long to compile as the op, are those of the build.
+# Runs an op forward and backward, and prints the outcome of its compilation. Nodes of torch's
+# graph, which take ten times as long to compile as the op, come from the build.
 PROGRAM = f"""
 import os, warnings
 import torch
@@ -58,7 +58,7 @@ print(_native.generated_calls(), *[str(w.message) for w in warned if w.category 
 
 
 def run(cache: Path, **environment: str) -> tuple[int, str]:
-    """How many calls took what was compiled, and what was warned of."""
+    """Returns the number of calls of compiled code, and the warnings."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env={**os.environ, "BRIDGE_CACHE_DIR": str(cache), "BRIDGE_COMPILE": "", **environment},
@@ -74,8 +74,8 @@ def run(cache: Path, **environment: str) -> tuple[int, str]:
 @pytest.mark.long
 def test_the_first_call_asks_and_later_ones_take_it(tmp_path: Path) -> None:
     assert run(tmp_path) == (2, "")
-    assert len(list(tmp_path.glob("*.so"))) == 2  # of its two passes
-    # From the cache: the compiler is not asked but for its version.
+    assert len(list(tmp_path.glob("*.so"))) == 2  # for its two passes
+    # From the cache: the compiler is only asked for its version.
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert run(tmp_path, BRIDGE_COMPILE="now") == (4, "")
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
@@ -91,7 +91,7 @@ def test_an_unknown_mode_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "BRIDGE_COMPILE is 'never', expected 'background', 'now' or '0'"
     with pytest.warns(RuntimeWarning, match=words):
         tripled(torch.ones(2, 3))
-    tripled(torch.ones(2, 3, dtype=torch.float64))  # warned of once
+    tripled(torch.ones(2, 3, dtype=torch.float64))  # warns once
     assert bridge.wait(SECONDS)
 
 
@@ -111,13 +111,13 @@ def test_what_cannot_be_compiled_is_interpreted_with_one_warning(
     calls, warned = run(tmp_path, **environment)
     assert calls == 0
     assert words in warned
-    # The function that was called is named, not its derivative, and not the ops that follow.
+    # The message names the called function, not its derivative, and not the ops that follow.
     assert warned.count("soft_relu and all other declared ops run in bridge's interpreter") == 1
     assert warned.count("interpreter") == 1
 
 
 def test_a_program_that_is_rejected_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until there are several."""
+    """The others run compiled until several have been rejected."""
     compiled = []
 
     def compile(request: Request) -> None:
@@ -159,7 +159,7 @@ def test_errors_of_compilers(
     monkeypatch.setenv("CXX", broken_compiler(tmp_path, script))
     with pytest.raises(CompileError, match=words):
         rms_norm.compile(dtypes=["float32"])
-    # Nothing of it stays that a later call would take for whole.
+    # No partial file stays that a later call would take for a whole one.
     assert not list((tmp_path / "cache").glob("*.so"))
 
 
@@ -170,7 +170,7 @@ def test_half_a_library_is_compiled_again(tmp_path: Path, monkeypatch: pytest.Mo
     [library] = tmp_path.glob("*.so")
     whole = library.read_bytes()
     _native.forget_generated()
-    library.unlink()  # the open one stays as it is
+    library.unlink()  # the open library stays mapped
     library.write_bytes(whole[: len(whole) // 2])
     request.compile()
     assert library.read_bytes() == whole
@@ -206,8 +206,8 @@ def test_compilers_print_what_they_like_and_start_no_more(
     monkeypatch.setenv("SLEEP", "60")
     monkeypatch.setattr(cache, "_running", set())
     monkeypatch.setattr(cache, "_is_ending", threading.Event())
-    cache.stop()  # as at exit, before the compiler has been started
-    with pytest.raises(cache.CompileError, match="failed:\n"):  # which is not for what it wrote
+    cache.stop()  # as at exit, before the compiler has started
+    with pytest.raises(cache.CompileError, match="failed:\n"):  # without output of the compiler
         cache.run([str(compiler)], compiler, tmp_path / "made")
 
 
@@ -215,10 +215,9 @@ def test_compilers_print_what_they_like_and_start_no_more(
 def test_compilers_that_nobody_waits_for_leave_the_processor_to_others(
     is_waited_for: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the process's session, within which niceness counts; in a group of their own, which is
-    killed.
+    """Compilers have the process's session, in which niceness counts, and a group, to kill them.
 
-    So does what a compiler runs, though it was started first.
+    Programs started by a compiler yield too, even if the compiler started first.
     """
     ran = tmp_path / "ran.py"
     ran.write_text(
@@ -265,11 +264,11 @@ def _usual(eps: float = 1e-6) -> Any:
 
 
 def test_a_parameter_that_changes_is_asked_for_once() -> None:
-    """The memory of a training run does not grow with every step's own number."""
+    """The memory of a training run does not grow with the numbers of its steps."""
     usual = [request.key for request in _usual()]
     assert len(set(usual)) == len(usual)
     assert usual == [request.key for request in _usual(3e-5)]
-    assert usual != [request.key for request in _usual(0.5)]  # written out, as operations on it are
+    assert usual != [request.key for request in _usual(0.5)]  # a literal, for its own operations
 
 
 @pytest.mark.long
@@ -282,7 +281,7 @@ def test_several_processes_and_threads_at_once(tmp_path: Path) -> None:
         for _ in range(3)
     ]
     assert [process.communicate(timeout=300)[0].split() for process in processes] == [["4"]] * 3
-    # Of the two passes of the op.
+    # For the two passes of the op.
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".sha256"] * 2 + [".so"] * 2
 
 
@@ -308,7 +307,7 @@ def test_what_killed_processes_left_is_removed(
 
 @pytest.mark.long
 def test_a_process_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
-    # What registers for the end after `bridge.generated` is called before it.
+    # A function registered after `bridge.generated` runs before its exit handler.
     code = "import atexit, time, bridge.generated\natexit.register(time.sleep, 0.3)\n"
     code += PROGRAM.partition("with warnings")[0] + (
         "soft_relu(torch.ones(9, 1000))\ntime.sleep(0.3)\n"
@@ -336,7 +335,7 @@ def test_threads_that_call_while_programs_are_added() -> None:
     stop, wrong = threading.Event(), []
 
     def call() -> None:
-        while not stop.wait(0.001):  # or the compilers get a part of the processor alone
+        while not stop.wait(0.001):  # otherwise the compilers would only share the processor
             if not torch.equal(rms_norm(*tensors), expected):
                 wrong.append(1)
 
@@ -354,7 +353,7 @@ def test_threads_that_call_while_programs_are_added() -> None:
 
 
 def test_a_forked_process_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has what was compiled, and a thread of its own for more."""
+    """It has the compiled programs, and its own thread to compile more."""
     code = PROGRAM + (
         "pid = os.fork()\n"
         "if not pid:\n"
@@ -370,7 +369,7 @@ def test_a_forked_process_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_call_asks_for_its_platform_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In torch at the first call on a platform, in JAX where a call is lowered for one."""
+    """torch asks at the first call on a platform, JAX when a call is lowered for one."""
     from bridge.ops import program
 
     asked: list[str] = []
@@ -401,7 +400,7 @@ def test_what_compile_refuses() -> None:
 
 
 def test_the_flags_are_those_of_the_kernels() -> None:
-    """Bits rest on them: what cpp/CMakeLists.txt gives its own files."""
+    """Bits depend on them: they are the flags of cpp/CMakeLists.txt for its own files."""
     text = (Path(__file__).parents[2] / "cpp" / "CMakeLists.txt").read_text()
     for isa in ("x86-64-v4", "x86-64-v3"):
         for flag in compiler._flags(isa, "g++"):
@@ -410,7 +409,7 @@ def test_the_flags_are_those_of_the_kernels() -> None:
 
 
 def test_a_constant_that_operations_are_made_for_makes_another_program() -> None:
-    """Others are read from a call's words, and one machine code serves all of them."""
+    """Other constants are read from a call's words, and one machine code serves all of them."""
 
     @bridge.op
     def scaled(x: bridge.Full, *, by: float):

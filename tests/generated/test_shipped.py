@@ -1,4 +1,4 @@
-"""Kernels for CUDA that came with the build: found without a compiler, and only where they fit."""
+"""CUDA kernels from the build: they need no compiler, and are used only if they match."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def archive(
     written: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Path]:
-    """One as the build makes it for sm_90, with other machine code."""
+    """Makes an archive like the build's for sm_90, with other machine code."""
     path = tmp_path / shipped.ARCHIVE
     with zipfile.ZipFile(path, "w") as file:
         file.writestr(shipped.INDEX, written[shipped.INDEX])
@@ -60,7 +60,7 @@ def archive(
 
 
 class Machine:
-    """GPUs of an architecture; what they are given, and what is left to the compiler."""
+    """GPUs of an architecture; records their kernels, and requests to the compiler."""
 
     def __init__(self) -> None:
         self.arch, self.count, self.in_use = "sm_90", 2, 2
@@ -80,7 +80,7 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Without a compiler."""
+    """Returns a machine without a compiler."""
     machine = Machine()
 
     def fails(*_: Any) -> Any:
@@ -107,7 +107,7 @@ def file_of(request: Request) -> str:
 
 
 def expected(request: Request, device: int = 0) -> tuple[Any, ...]:
-    """The kernels that a device is given for it."""
+    """Returns the kernels that a device gets for a request."""
     emitted = request.emitted()
     image = IMAGE + file_of(request).encode()
     facts = astuple(emitted)[1:]
@@ -116,7 +116,7 @@ def expected(request: Request, device: int = 0) -> tuple[Any, ...]:
 
 
 def test_all_are_added_with_the_first_request(archive: Path, machine: Machine) -> None:
-    """At once, to the devices in use; each is what the request for it alone would add."""
+    """They go to the devices in use, and equal the kernels of separate requests."""
     machine.in_use = 1
     ask(CHOSEN[0])
     assert not machine.asked
@@ -131,14 +131,14 @@ def test_a_request_needs_no_compiler(archive: Path, machine: Machine, chosen: Re
     ask(chosen)
     assert not machine.asked
     machine.added.clear()
-    # As if nothing had been added before: op.compile, and operands that the native module knows
-    # apart although their source is the same.
+    # This simulates an empty native module: op.compile, and operands of other kinds with the same
+    # source.
     Request(chosen.program, chosen.arithmetic, chosen.dtypes, arch="sm_90").compile()
     assert machine.added == [expected(chosen), expected(chosen, 1)]
 
 
 def test_labels_of_any_dtype(archive: Path, machine: Machine) -> None:
-    """JAX's are of int32."""
+    """JAX's labels are int32."""
     chosen = next(each for each in CHOSEN if "int64" in each.dtypes)
     dtypes = [dtype.replace("int64", "int32") for dtype in chosen.dtypes]
     asked_for(chosen.program, chosen.arithmetic, dtypes, platform="cuda")
@@ -153,7 +153,7 @@ def test_what_training_calls_in_bfloat16_is_among_them(
     torch.manual_seed(0)
     x, residual = (torch.randn(3, 72, dtype=torch.bfloat16).requires_grad_() for _ in range(2))
     weight, bias = (torch.randn(72, dtype=torch.bfloat16).requires_grad_() for _ in range(2))
-    # Kinds of calls that no test before this one made: each asks once in a process.
+    # Kinds of calls that no earlier test made: each kind asks once per process.
     for y in (
         bt.rms_norm(x, weight, eps=0.03125),
         bt.swiglu(x),
@@ -188,7 +188,7 @@ def test_so_is_what_jax_calls(
     step = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))
     step.trace(x, row, row, labels).lower(lowering_platforms=("cuda",))
     assert len(calls) >= 12
-    # A seed is two words in JAX, and an integer of 64 bits for the kernels, whose check draws one.
+    # A seed is two words in JAX, and a 64-bit integer for the kernels, whose check draws one.
     assert not any("uint32" in dtypes for _, _, dtypes, _ in calls)
     for call in calls:
         asked_for(*call, "cuda")
@@ -210,7 +210,7 @@ def test_a_program_that_is_not_among_them_is_compiled(archive: Path, machine: Ma
 def test_a_device_that_is_used_later_gets_what_others_have(
     archive: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Compiled once, and asked for again as long as a device has not got it."""
+    """They are compiled once, and requested again for each device that lacks them."""
     machine.in_use = 1
     compiled: list[str] = []
 
@@ -238,7 +238,7 @@ def test_a_device_that_is_used_later_gets_what_others_have(
 
 
 def test_what_a_device_refuses_is_compiled(archive: Path, machine: Machine) -> None:
-    """As machine code of another program in its place, whose bits are not the interpreter's."""
+    """The archive has another program's machine code, whose bits are not the interpreter's."""
     wrong = expected(CHOSEN[0])[4]
     machine.refuses = lambda image: image == wrong
     for each in CHOSEN:
@@ -291,7 +291,7 @@ def test_they_are_there_without_any_compiler_for_a_gpu_that_is_not(
 
 
 def test_the_build_writes_the_same_again(written: dict[str, str], tmp_path: Path) -> None:
-    """Else all would be compiled again, and no request would find them."""
+    """Otherwise all would be compiled again, and no request would find them."""
     assert write(tmp_path, seed="1") == written
     assert len(written) == len(CHOSEN) + 1
     for each in CHOSEN:
@@ -300,7 +300,7 @@ def test_the_build_writes_the_same_again(written: dict[str, str], tmp_path: Path
 
 @pytest.mark.skipif(not bridge.build_info()["cuda"], reason="needs a build with CUDA")
 def test_the_package_that_is_installed_has_them() -> None:
-    """For each architecture of the library that is no PTX; `make` builds what is older."""
+    """It has them for each architecture of the library except PTX; `make` builds outdated ones."""
     shipped.shipped.cache_clear()
     archs = [f"sm_{arch}" for arch in _native.cuda_archs().split(",") if arch.isdecimal()]
     for arch in archs:
