@@ -1,4 +1,4 @@
-"""Long functions that one loop starts and another finishes."""
+"""Long functions that one loop begins and another one finishes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bridge.ops.declared import traced
 
 @bridge.op
 def all_of_them(x: bridge.Full, y: bridge.Full) -> Any:
-    """Each function, of x, of -x, and of what both loops compute."""
+    """Each function, of x, of -x, and of an expression that both loops compute."""
     gelus = [
         apply("gelu", x - y, static=(kind, order))
         for kind in ("tanh", "sigmoid")
@@ -51,15 +51,15 @@ def sources(op: Any, dtype: str) -> list[str]:
 
 def test_what_is_started() -> None:
     forward = sources(all_of_them, "float32")[0]
-    # Of x for both its sigmoids and silu; of -x and x y; of GELU the value, and both derivatives.
+    # For x: both sigmoids and silu; for -x and x y; for GELU the value, and both derivatives.
     assert forward.count("= start<kSilu>(") == 3
     assert forward.count("= start<kGelu") == 4
     assert forward.count("= finish<k") == 11
     assert "start<" not in sources(of_a_long_function, "float32")[0]
     assert "= start<kSilu>(" in sources(of_a_sum, "float32")[0]
-    assert "start<" not in sources(of_a_sum, "bfloat16")[0]  # shorter by themselves
+    assert "start<" not in sources(of_a_sum, "bfloat16")[0]  # two short loops
     many = sources(of_many, "float32")[0]
-    assert many.count("= start<kSilu>(") == many.count("= finish<kSilu>(") == 8  # of a stack's size
+    assert many.count("= start<kSilu>(") == many.count("= finish<kSilu>(") == 8  # the stack's size
     assert many.count("= compute<kSilu>(") == 32
 
 

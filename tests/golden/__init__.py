@@ -1,5 +1,5 @@
-"""The bits that results must have, whatever becomes of the code.
+"""The bits that results must have, whatever changes in the code.
 
-`python -m tests.golden` writes them to bits.json. They are written anew only where a change means
-to change bits, in a commit of its own that says which and why.
+`python -m tests.golden` writes them to bits.json. Write them again only for a change that is meant
+to change bits, in its own commit, which names the results and the reason.
 """

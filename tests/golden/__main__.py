@@ -1,4 +1,4 @@
-"""Writes bits.json from what torch computes here."""
+"""Writes bits.json from torch's results on this machine."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ class Declared(Case):
     """An op of the public functions of a framework.
 
     Attributes:
-      name: says which, and with what.
+      name: the name of the op and its options.
       call: call(ops, *arrays).
-      shapes: of the arrays.
-      shape: of the result, and whether it has one number a row, in the type of the arithmetic.
+      shapes: the shapes of the arrays.
+      shape: the shape of the result; True if it has one number per row, in the arithmetic's type.
     """
 
     name: str
@@ -43,14 +43,14 @@ class Declared(Case):
 
 
 class LikeFirst(Declared):
-    """One whose result has the dtype of the first array."""
+    """An op whose result has the dtype of the first array."""
 
     def result_dtype(self, dtypes: list[str]) -> str:
         return dtypes[0]
 
 
 def _beside(x: Any, array: Any) -> Any:
-    """A NumPy array for the framework that x is of."""
+    """Converts a NumPy array to the framework of x."""
     if hasattr(x, "new_tensor"):
         import torch
 

@@ -15,10 +15,10 @@ from tests.frameworks import numpy_dtype
 
 @dataclass(frozen=True)
 class LinearCrossEntropy(Case):
-    """Losses of each row, of hidden states and a weight.
+    """Losses per row, from hidden states and a weight.
 
     Attributes:
-      space: of the logits.
+      space: the shape of the logits.
     """
 
     space: tuple[int, int]
@@ -45,7 +45,7 @@ class LinearCrossEntropy(Case):
         return "float64" if dtypes[0] == "float64" else "float32"
 
     def draw(self, rng: np.random.Generator, *dtypes: str) -> Inputs:
-        """Powers of two where the factors of products that are exact, to any order, have them."""
+        """Draws factors that make products exact to any order: powers of two, mostly zeros."""
         drawn = super().draw(rng, *dtypes)
 
         def factors(arrays: list[Any]) -> list[Any]:

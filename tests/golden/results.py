@@ -42,7 +42,7 @@ CASES: tuple[Case, ...] = (
     LinearCrossEntropy((17, 9)),
     LinearCrossEntropy((4, 1300)),
 )
-# Dtypes of x and bias, and of residual where there is one.
+# Dtypes of x and bias, and of a residual if there is one.
 _MIXES = (
     ("bfloat16", "float32", "bfloat16"),
     ("float32", "float16", "bfloat16"),
@@ -51,7 +51,7 @@ _MIXES = (
 
 
 def dtypes_of(case: Case) -> list[tuple[str, ...]]:
-    """One dtype for all arguments, or one for each."""
+    """Returns tuples with one dtype for all arguments, or one for each."""
     own: list[tuple[str, ...]] = [(dtype,) for dtype in DTYPES]
     count = len(case.argument_shapes())
     if isinstance(case, LinearCrossEntropy):  # which takes one dtype
@@ -63,20 +63,20 @@ def dtypes_of(case: Case) -> list[tuple[str, ...]]:
 
 
 def every() -> Iterator[tuple[str, Case, tuple[str, ...]]]:
-    """The name under which its hashes are kept, the case and its dtypes."""
+    """Yields the name of the stored hashes, the case, and its dtypes."""
     for case in CASES:
         for dtypes in dtypes_of(case):
             yield f"{case} {' '.join(dtypes)}", case, dtypes
 
 
 class _Numbers:
-    """Stands in for NumPy's generator, whose numbers may differ between its versions."""
+    """Replaces NumPy's generator, whose numbers may differ between its versions."""
 
     def __init__(self) -> None:
         self._random = np.random.RandomState(20_261_122)  # this stream is frozen
 
     def standard_normal(self, shape: tuple[int, ...]) -> Any:
-        """Not that: multiples of 2⁻¹⁶ from −4 to 4."""
+        """Returns multiples of 2⁻¹⁶ from −4 to 4, which are not normal numbers."""
         return np.asarray(self._random.randint(-(2**18), 2**18, shape) / 2.0**16)
 
 
@@ -87,8 +87,8 @@ def inputs_of(case: Case, dtypes: tuple[str, ...]) -> Inputs:
     inputs = case.draw(_Numbers(), *dtypes)  # type: ignore[arg-type]
     if isinstance(case, LinearCrossEntropy):
         return inputs
-    # Not among the directions of second derivatives, which a framework's own additions see: XLA's
-    # flush what is subnormal.
+    # Directions of second derivatives have none, because XLA's own additions flush subnormal
+    # numbers.
     with np.errstate(over="ignore"):
         for array in (*inputs.arguments, inputs.cotangent, *inputs.tangents):
             flat = array.reshape(-1)
@@ -98,7 +98,7 @@ def inputs_of(case: Case, dtypes: tuple[str, ...]) -> Inputs:
 
 
 def hashes(framework: Any, case: Case, inputs: Inputs) -> list[str]:
-    """The value, the first derivatives and the second derivatives, in both modes."""
+    """Returns hashes of the value, and the first and second derivatives, in both modes."""
     found = framework.everything(
         case.function(framework),
         inputs.arguments,

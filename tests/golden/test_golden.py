@@ -1,4 +1,4 @@
-"""Every result has the bits that it had when bits.json was written."""
+"""Every result has the bits stored in bits.json."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_jax(name: str, case: Case, dtypes: tuple[str, ...]) -> None:
 
 
 def apart(array: Any) -> Any:
-    """The same numbers with a gap behind each."""
+    """Returns the same numbers with a gap after each."""
     if array.ndim == 0:
         return array
     wide = np.full((*array.shape[:-1], 2 * array.shape[-1]), 77, array.dtype)
@@ -56,7 +56,7 @@ def apart(array: Any) -> Any:
 
 
 def swapped(array: Any) -> Any:
-    """The same numbers, the first dimension innermost."""
+    """Returns the same numbers with the first dimension innermost."""
     return np.ascontiguousarray(array.T).T
 
 

@@ -1,4 +1,4 @@
-"""kernel_speed's rows, arguments and records, on the CPU in the place of a GPU."""
+"""kernel_speed's rows, arguments and records, on the CPU instead of a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tools.bench.ops import OPS
 
 
 def listed(capsys: Any, *arguments: str) -> dict[str, float]:
-    """Megabytes of every row by its name."""
+    """Returns the megabytes of every row by its name."""
     assert kernel_speed.main(["--list", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     found = {line[:72].strip(): float(line[72:].split()[1]) for line in lines}
@@ -30,7 +30,7 @@ def test_every_op_and_pass_comes_first_at_one_shape(capsys: Any) -> None:
     assert all(".bfloat16.4096" in name for name in names[: 2 * len(forms)])
     for name, megabytes in rows.items():
         assert "64x" in name or 700 < megabytes < 7000, (name, megabytes)
-    # The mask has a byte for each of 16 heads' places.
+    # The mask has one byte per element for 16 heads.
     plain, masked = (f"softmax.{form}.forward.bfloat16.4096" for form in ("plain", "masked"))
     assert 1.01 < rows[masked] / rows[plain] < 1.02
     assert kernel_speed.main(["--list-profile"]) == 0
@@ -62,12 +62,12 @@ def test_what_is_measured(tmp_path: Path, capsys: Any, monkeypatch: pytest.Monke
         assert times["gb_per_second"] == pytest.approx(row["bytes"] / times["seconds"] * 1e-9)
         assert ("of_copy" in times) == (row is not copy)
 
-    # Without time nothing is measured, and the file says so.
+    # With no time nothing is measured, and the file records it.
     assert kernel_speed.main([*run, "--seconds", "0"]) == 0
     *_, copy, last = (json.loads(line) for line in file.read_text().splitlines())
     assert (copy["op"], last["complete"], last["measured"]) == ("copy", False, 0)
 
-    # A call that fails is a record of its row, and the exit status; so is a wrong result.
+    # A failed call, or a wrong result, gives its row an error record, and sets the exit status.
     contender = kernel_speed.OPS["catalogue"]
     nan = torch.tensor([torch.nan])
     monkeypatch.setattr(contender, "bridged", lambda case, ops: lambda x, w: x * w * nan)

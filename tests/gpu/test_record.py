@@ -1,4 +1,4 @@
-"""Files from a GPU become a record, and the tables of the docs quote it."""
+"""Files from a GPU become a record, and the tables of the docs quote the record."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lines(*records: Any) -> str:
 
 
 def bench_rows(cut: bool) -> str:
-    """A file of bench's rows as a run on a GPU leaves it, the last line whole or cut."""
+    """Returns a file of bench's rows as from a GPU run, with the last line whole or cut."""
     report = json.loads((ROOT / "docs" / "benchmarks" / "cpu.json").read_text())
     rows = [row for row in report["rows"] if row["op"] == "bias_gelu" and row["part"] == "main"]
     header = {name: report[name] for name in ("schema", "command", "date", "versions", "machine")}

@@ -1,4 +1,4 @@
-"""A stage of scripts/check_gpu.sh keeps what was done, whatever becomes of its steps."""
+"""A stage of scripts/check_gpu.sh stores finished work, whatever happens to its steps."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_the_steps_of_a_stage(name: str, tmp_path: Path) -> None:
     for rehearse in (False, True):
         steps = [step for group in groups_of(name, tmp_path, 2, rehearse) for step in group]
         names = [step.name for step in steps]
-        assert len(set(names)) == len(names)  # each has a log of its own
+        assert len(set(names)) == len(names)  # each has its own log
         here = [step for step in steps if not step.needs_device]
         assert not rehearse or not any("cuda" in step.command for step in here)
         for step in steps:

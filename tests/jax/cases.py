@@ -1,4 +1,4 @@
-"""Every op beside what a user would write in jax.numpy, whose derivatives are JAX's own."""
+"""Every op and its equivalent in jax.numpy, whose derivatives are JAX's own."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Function = Callable[..., Any]
 
 
 def plain_softmax(x: Any, mask: Any = None, scale: float = 1.0, causal: bool = False) -> Any:
-    """The formula, with rows that see nothing all zeros in value and derivatives."""
+    """Computes the formula; rows that see nothing are zeros in value and derivatives."""
     hidden = jnp.zeros((1,) * x.ndim, bool) if mask is None else mask
     if causal:
         rows, columns = x.shape[-2:]
         hidden = hidden | ~np.tri(rows, columns, columns - rows, dtype=bool)
     hidden = jnp.broadcast_to(hidden, x.shape)
-    # The inner `where` keeps NaN out of the derivatives of what the outer one does not take.
+    # The inner `where` keeps NaN out of the derivatives of elements that the outer one drops.
     z = jnp.where(hidden, -jnp.inf, jnp.where(hidden, 0.0, x) * scale)
     blind = hidden.all(-1, keepdims=True)
     return jnp.where(blind, 0.0, jax.nn.softmax(jnp.where(blind, 0.0, z), axis=-1))
 
 
 def keep(shape: tuple[int, ...], p: float, seed: int, offset: int = 0) -> np.ndarray:
-    """The elements that dropout keeps."""
+    """Returns a mask of the elements that dropout keeps."""
     index = np.arange(math.prod(shape), dtype=np.uint64)
     seed, offset = seed % 2**64, offset % 2**64
     return (words(seed, offset, index) >= threshold_of(p)).reshape(shape)
@@ -49,10 +49,10 @@ def plain_dropout_add(
 
 @dataclass(frozen=True)
 class Case:
-    """Ours and theirs of the same arguments, all of them differentiable.
+    """bridge's op and its equivalent, as functions of the same differentiable arguments.
 
     Attributes:
-      shapes: of the arguments; the first is that of the result.
+      shapes: the shapes of the arguments; the first is also the shape of the result.
       targets: FFI targets that the op and its derivatives call.
     """
 
@@ -109,5 +109,5 @@ CASES = (
     ),
 )
 
-# These take arguments of any shape: the mask of the others has one of its own.
+# These accept arguments of any shape: the masked softmax has a mask of a fixed shape.
 ANY_SHAPE = tuple(case for case in CASES if case.name != "masked softmax")

@@ -24,7 +24,7 @@ _COLLECTIVE = re.compile(
 
 
 def collectives_of(text: str) -> dict[str, list[int]]:
-    """From a program's text, by name: the bytes that each of the collectives results in."""
+    """Returns the bytes of the results of a program's collectives, by name."""
     found: dict[str, list[int]] = {}
     for match in _COLLECTIVE.finditer(text):
         arrays = re.findall(r"(\w+)\[([\d,]*)\]", match["results"])

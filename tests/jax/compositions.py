@@ -1,4 +1,4 @@
-"""The op as a user would write it in jax.numpy, whose derivatives are JAX's own; comparisons."""
+"""The op in jax.numpy, whose derivatives are JAX's own; comparisons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def plain(x: Any, bias: Any = None, *, approximate: str = "tanh") -> Any:
 
 
 def assert_close(actual: Any, expected: Any, tolerance: float = 1e-12) -> None:
-    """Same tree, shapes and dtypes; each array within `tolerance` of its own largest value."""
+    """Compares tree, shapes and dtypes, and each array within `tolerance` of its largest value."""
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         assert a.shape == e.shape

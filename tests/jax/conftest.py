@@ -1,4 +1,4 @@
-"""Fixtures of what only JAX promises."""
+"""Fixtures of tests for JAX alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 DEVICES = 4
 
-# This comes before any test runs: a process cannot change its mind once the backend is up.
+# Set this before any test runs: the number of devices is fixed when the backend starts.
 jax.config.update("jax_num_cpu_devices", DEVICES)
 
 

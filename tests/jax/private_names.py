@@ -1,4 +1,4 @@
-"""Calls that need every private name of jax that bridge uses, for a process that lacks one."""
+"""Calls that use every private name of jax in bridge, for a process that lacks one of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 
 def call_everything() -> None:
-    """Raises AssertionError where a result is wrong; ImportError where there is none."""
+    """Raises AssertionError for a wrong result, and ImportError if a call is impossible."""
     jax.config.update("jax_num_cpu_devices", 2)
     import bridge.jax as bj
 
@@ -41,7 +41,7 @@ def call_everything() -> None:
 
 
 def _cross(x: jax.Array) -> None:
-    """Through the border: arrays and functions, both ways."""
+    """Converts arrays and functions in both directions."""
     import torch
 
     import bridge

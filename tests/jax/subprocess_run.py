@@ -1,4 +1,4 @@
-"""Python code in a fresh process, for what a process can decide only once."""
+"""Python code in a fresh process, for settings that a process fixes at its start."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 
 from tests.run_from_tree import FROM_TREE
 
-# The code is started as the tests themselves were.
+# The code starts in the same way as the tests themselves.
 _FROM_TREE = "from tests.run_from_tree import forget_installed_package as f; f(); del f\n"
 
 
 def run(code: str, **environment: str) -> str:
-    """Returns what the code prints. Fails with its stderr if it does not exit with 0."""
+    """Returns the printed output of the code. Fails with its stderr if the exit status is not 0."""
     result = subprocess.run(
         [sys.executable, "-c", (_FROM_TREE if FROM_TREE in os.environ else "") + code],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""all_gather over the devices of one process, against what the whole arrays give."""
+"""all_gather over the devices of one process, compared with the whole arrays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOCAL = (2, 3, 2)
 
 
 def each(function: Callable[..., Any], *stacked: Any, check_vma: bool = True) -> Any:
-    """`function` on every shard's own of the arrays, which are stacked, and the results stacked."""
+    """Returns the stacked results of `function`, called on each shard's slice of stacked arrays."""
 
     def shard(*parts: Any) -> Any:
         return jax.tree.map(lambda y: y[None], function(*(part[0] for part in parts)))
@@ -56,7 +56,7 @@ def parts(array: Any, axis: int, tiled: bool) -> list[np.ndarray]:
 
 
 def gradients(cotangents: Any, axis: int, tiled: bool, grad: str) -> np.ndarray:
-    """By the rule, of one cotangent for each shard."""
+    """Returns the gradients by the rule, from one cotangent per shard."""
     if grad == "local":
         return np.stack([parts(g, axis, tiled)[i] for i, g in enumerate(cotangents)])
     total = np.sum(np.asarray(cotangents, np.float64), 0)
@@ -101,7 +101,7 @@ def test_values_and_gradients(
 def test_higher_derivatives(
     tiled: bool, check_vma: bool, grad: str, rng: np.random.Generator
 ) -> None:
-    """Gradients of Σ w·y³ on every shard: first and second order."""
+    """Checks first and second derivatives of Σ w·y³ on every shard."""
     x = normal(rng, DEVICES, *LOCAL)
     whole = gathered(x, 1, tiled)
     w = normal(rng, DEVICES, *whole.shape)
@@ -124,7 +124,7 @@ def test_higher_derivatives(
     np.testing.assert_allclose(
         second, gradients(6 * whole * whole_t * np.asarray(w), 1, tiled, grad), rtol=1e-12
     )
-    # A shard's dx tells t the transpose of the rule's own gradient, and then the rule again.
+    # A shard's dx passes t through the transpose of the rule's gradient, and then the rule again.
     share = {"sum": 1.0, "mean": 1.0 / DEVICES}.get(grad)
     if share is None:
         own = np.zeros((DEVICES, *whole.shape))
@@ -218,7 +218,7 @@ def test_dtypes(dtype: Any, grad: str, rng: np.random.Generator) -> None:
             expected = 1j * gradients(g.imag, 0, True, grad)
             np.testing.assert_allclose(dx, expected, rtol=1e-6)
         else:
-            # These powers of two add to the sum in float32 exactly, which is rounded once.
+            # The sum of these powers of two is exact in float32, and rounded once.
             expected = jnp.asarray(gradients(g.astype(np.float64), 0, True, grad), np.float32)
             np.testing.assert_array_equal(dx, expected.astype(dtype))
 
@@ -231,7 +231,7 @@ def collectives(function: Callable[..., Any], *stacked: Any) -> set[str]:
 
 @every_rule
 def test_what_is_sent(grad: str, rng: np.random.Generator) -> None:
-    """One exchange in each direction; backward "local" sends nothing."""
+    """There is one exchange in each direction; backward "local" sends nothing."""
     x, g = normal(rng, 8, 3), normal(rng, 32, 3)
     gather = partial(all_gather, axis_name=NAMES, grad=grad)
     assert collectives(gather, x) == {"all-gather"}
@@ -239,14 +239,14 @@ def test_what_is_sent(grad: str, rng: np.random.Generator) -> None:
     def pull(x: Any, g: Any) -> Any:  # linear, so that the value is not computed
         return jax.linear_transpose(gather, x)(g)[0]
 
-    # CPUs have no reduce-scatter: XLA makes it of others.
+    # CPUs have no reduce-scatter: XLA replaces it by other collectives.
     backward = collectives(pull, x, g)
     assert not backward if grad == "local" else backward
 
 
 @every_rule
 def test_no_third_copy(grad: str) -> None:
-    """Memory: the input and the gathered output."""
+    """The memory holds the input and the gathered output."""
     split = jax.shard_map(
         partial(all_gather, axis_name=NAMES, grad=grad),
         mesh=make_mesh(),
@@ -261,7 +261,7 @@ def test_no_third_copy(grad: str) -> None:
 @every_rule
 @every_type_check
 def test_checked(check_vma: bool, grad: str, rng: np.random.Generator) -> None:
-    """The comparison of arguments changes no bit of anything, and is one small exchange."""
+    """The comparison of arguments changes no bits, and is one small exchange."""
     x, g = normal(rng, DEVICES, *LOCAL), normal(rng, DEVICES, 4 * LOCAL[0], *LOCAL[1:])
 
     def everything(check: bool, x: Any, g: Any) -> Any:

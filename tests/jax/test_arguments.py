@@ -1,4 +1,4 @@
-"""Arguments of bias_gelu, its results, and its errors for the rest."""
+"""Arguments of bias_gelu, its results, and its errors for other arguments."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ REFUSED = [
     ("x", "bias", "approximate", "error", "message"), REFUSED, ids=[case[-1] for case in REFUSED]
 )
 def test_refused_by_name(x: Any, bias: Any, approximate: Any, error: Any, message: str) -> None:
-    for _ in range(2):  # the second time too, when something might have been cached
+    for _ in range(2):  # the second time too, with filled caches
         with pytest.raises(error) as raised:
             bias_gelu(x, bias, approximate=approximate)
         assert str(raised.value) == message

@@ -1,4 +1,4 @@
-"""The mesh and the axes behind the parts that XLA gives to any number of devices."""
+"""The mesh and the axes, recovered from XLA's parts for any number of devices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Array:
 
 
 def parts_of(hlo: Any, ndim: int) -> Any:
-    """The device numbers `[*parts of each dimension, copies]`."""
+    """Returns the device numbers `[*parts of each dimension, copies]`."""
     if not hlo.is_tiled():
         return None
     sizes = hlo.tile_assignment_dimensions()[:ndim]
@@ -40,12 +40,12 @@ def parts_of(hlo: Any, ndim: int) -> Any:
 
 
 def draw(rng: np.random.Generator, ndim: int) -> Array:
-    """An array that is split over some axes of a mesh, in any order, several to a dimension."""
+    """Draws an array split over some axes of a mesh, in any order, several per dimension."""
     sizes = [int(rng.choice([2, 2, 3, 4, 5, 6])) for _ in range(rng.integers(1, 6))]
     names = [f"m{i}" for i in range(len(sizes))]
     mine: list[list[str]] = [[] for _ in range(ndim)]
     for name in rng.permutation(names):
-        dim = int(rng.integers(-1, ndim))  # -1: of no dimension
+        dim = int(rng.integers(-1, ndim))  # -1: splits no dimension
         if dim >= 0:
             mine[dim].append(str(name))
     parts = [math.prod(sizes[int(name[1:])] for name in own) for own in mine]
@@ -73,7 +73,7 @@ def test_the_mesh_that_is_found_gives_the_same_parts(ndim: int, rng: np.random.G
 @pytest.mark.parametrize("axes", [("a",), ("b",), ("a", "b"), ("b", "a"), ()], ids=str)
 @pytest.mark.parametrize("dim", [0, 1])
 def test_the_public_answer_says_the_same(axes: tuple[str, ...], dim: int) -> None:
-    """The fallback for a release of JAX without the private method."""
+    """It is the fallback for a release of JAX without the private method."""
     mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
     spec = P(*[None] * dim, axes or None)
     array = jax.device_put(np.zeros((8, 12)), NamedSharding(mesh, spec))
@@ -96,7 +96,7 @@ def test_parts_that_no_mesh_gives_are_gathered(devices: list[int]) -> None:
 def test_as_many_candidates_as_arrays(
     sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many devices there are, each array's own split is looked at, and nothing else."""
+    """For any number of devices, only each array's own split is considered."""
     names = tuple(f"m{i}" for i in range(len(sizes)))
     mesh = AbstractMesh(sizes, names)
     shape = (math.prod(sizes[::2]), math.prod(sizes[1::2]))

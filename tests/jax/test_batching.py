@@ -15,8 +15,7 @@ from tests.jax.compositions import assert_close, normal, plain
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-# These are axes of x and bias, and the shapes that they are taken from; a mapped axis has 4
-# elements.
+# Axes of x and bias, and the shapes that they belong to; a mapped axis has 4 elements.
 CASES = [
     (0, None, (4, 3, 5), (5,)),
     (1, None, (3, 4, 5), (5,)),
@@ -39,7 +38,7 @@ def test_any_axes_with_all_derivatives(
     x, bias = normal(rng, *x_shape), normal(rng, *bias_shape)
 
     def everything(function: Callable[..., Any]) -> Any:
-        """Value, per-example gradients of both, and a tangent of those: values of three calls."""
+        """Returns value, per-example gradients of both, and their tangent, from three calls."""
 
         def one(x: Any, bias: Any) -> Any:
             value, pull = jax.vjp(function, x, bias)
@@ -76,7 +75,7 @@ def test_nested(rng: np.random.Generator) -> None:
 
     def gradients(function: Callable[..., Any]) -> Any:
         grad = jax.grad(lambda x, b: jnp.sum(function(x, b) ** 2), (0, 1))
-        inner = jax.vmap(grad, (0, 0))  # each of the 3 with a bias of its own
+        inner = jax.vmap(grad, (0, 0))  # each of the 3 has its own bias
         return jax.jit(jax.vmap(inner, (0, None)))(x, bias)
 
     assert_close(gradients(bias_gelu), gradients(plain))

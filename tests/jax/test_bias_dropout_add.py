@@ -1,6 +1,6 @@
-"""bias_dropout_add: values and gradients of mixed dtypes, what a derivative costs, and refusals.
+"""bias_dropout_add: mixed dtypes, the cost of derivatives, and errors.
 
-Its masks are in test_seeds.
+test_seeds tests its masks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_mixed_dtypes(x_dtype: str, residual_dtype: Any, rng: np.random.Generato
         inside = EPSILON["float64" if set(wanted) == {"float64"} else "float32"]
         for array, reference, dtype in zip(ours, expected, wanted, strict=True):
             assert array.dtype == dtype
-            # Results are rounded once to their dtype; sums too are computed in float32 at least.
+            # Results are rounded once to their dtype; sums are computed in float32 at least.
             assert_close(array.astype(jnp.float64), reference, EPSILON[dtype] + 4.0 * inside)
 
 
@@ -106,14 +106,14 @@ def test_what_derivatives_cost(rng: np.random.Generator) -> None:
         return backward
 
     every = jax.make_jaxpr(gradients(0, 1, 2))(g, x, bias, residual)
-    # Both gradients come from one kernel; the residual's is the cotangent.
+    # One kernel computes both gradients; the residual's gradient is the cotangent.
     assert [str(e.primitive) for e in every.jaxpr.eqns] == [kernel, kernel]
     assert every.jaxpr.outvars[2] is every.jaxpr.invars[0]
     assert primitives(gradients(2), g, residual) == [kernel]
     for position, given, shape in ((1, bias, (5,)), (0, x, (4, 5))):
         (result,) = jax.make_jaxpr(gradients(position))(g, given).eqns[-1].outvars
         assert result.aval.shape == shape
-    # A tangent of the residual alone goes past the kernel too.
+    # A tangent of the residual alone bypasses the kernel too.
     tangent = jax.make_jaxpr(lambda t: jax.jvp(lambda r: function(x, bias, r), (residual,), (t,)))
     program = tangent(g).jaxpr
     assert program.outvars[1] is program.invars[0]

@@ -1,4 +1,4 @@
-"""The same bits however JAX runs the op."""
+"""The same bits for every way that JAX runs the op."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMS = ("tanh", "none", "sigmoid")
 
 
 def everything(form: str, x: Any, bias: Any, g: Any) -> Any:
-    """Value, both gradients and a second derivative."""
+    """Returns value, both gradients and a second derivative."""
 
     def backward(x: Any, bias: Any) -> Any:
         value, pull = jax.vjp(partial(bias_gelu, approximate=form), x, bias)
@@ -102,9 +102,9 @@ def test_any_number_of_xla_threads() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.usefixtures("x64")
 def test_denormals_are_numbers(dtype: str) -> None:
-    """XLA runs its threads with denormals flushed to zero; the kernels do not."""
+    """XLA's threads flush denormals to zero; the kernels do not."""
     quantum = float(jnp.finfo(dtype).smallest_subnormal)
-    # 16-bit types are computed exactly here and rounded once; the others round as they go.
+    # 16-bit types are exact here and rounded once; the others round at each operation.
     bound = 1.01 if dtype in ("float32", "float64") else 0.501
     tiny = np.asarray([4, 7, -8, 100, -101], np.float64) * quantum
     x = jnp.asarray(tiny, dtype)
@@ -113,7 +113,7 @@ def test_denormals_are_numbers(dtype: str) -> None:
         expected = gelu_derivative(tiny, form, 0)
         assert np.abs(y - expected).max() <= bound * quantum
         assert np.all(y != 0)
-    # The factors are denormal, and so is a sum of columns.
+    # Factors may be denormal, and so may a sum of columns.
     ones, slope = jnp.ones((2, 5), dtype), gelu_derivative(np.ones(1), "tanh", 1)
     dx, db = jax.jit(lambda g: jax.vjp(bias_gelu, ones, jnp.zeros(5, dtype))[1](g))(
         jnp.stack([x, x])

@@ -98,7 +98,7 @@ def block(function: Function, x: Any, weight: Any, bias: Any, out: Any) -> Any:
 
 
 def forward_calls(jaxpr: Any) -> int:
-    """Calls of the op itself in a jaxpr and everything inside it."""
+    """Counts calls of the op itself in a jaxpr and in its inner jaxprs."""
     count = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "bridge_program":
@@ -137,7 +137,7 @@ def test_checkpoint_policies(name: str, expected: int, rng: np.random.Generator)
 def test_checkpoint_recomputes_what_the_backward_pass_reads_and_no_more(
     rng: np.random.Generator,
 ) -> None:
-    """Alone, the op's backward pass reads x and bias, not y: nothing is computed again."""
+    """The op's own backward pass reads x and bias, not y, so nothing is computed again."""
     x, bias = normal(rng, 4, 5), normal(rng, 5)
     grad = jax.grad(jax.checkpoint(lambda x, b: bias_gelu(x, b).sum()), (0, 1))
     lowered = jax.jit(grad).lower(x, bias).as_text()

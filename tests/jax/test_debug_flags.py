@@ -1,4 +1,4 @@
-"""jax_debug_nans and jax_debug_infs name the op of ours that gives the first NaN or infinity."""
+"""jax_debug_nans and jax_debug_infs name the op of bridge that gives the first NaN or infinity."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Op:
-    """A function of one array, and what messages call it and its backward pass."""
+    """A function of one array, and the names of it and its backward pass in messages."""
 
     function: Function
     forward: str
@@ -65,7 +65,7 @@ def without_jit(function: Function, *arguments: Any) -> Any:
 
 @pytest.fixture(params=["nan", "inf"])
 def bad(request: pytest.FixtureRequest, rng: np.random.Generator) -> Any:
-    """A value that is looked for, the flag that looks for it, and arrays without and with it."""
+    """Returns the name of a value, the flag that looks for it, and arrays without and with it."""
     x = normal(rng, 4, 8, dtype=jnp.float32)
     flag: Any = jax.debug_nans if request.param == "nan" else jax.debug_infs
     return request.param, flag, x, x.at[1, 5].set(float(request.param))
@@ -77,7 +77,7 @@ def refused(flag: Callable[[bool], AbstractContextManager[Any]], word: str, name
 
 @pytest.fixture(autouse=True)
 def quiet(capsys: pytest.CaptureFixture[str]) -> Iterator[None]:
-    """JAX prints a line each time that it looks closer: once for each jit, not a thousand times."""
+    """JAX prints a line for each closer look: there must be one per jit, not a thousand."""
     yield
     assert capsys.readouterr().out.count("de-optimized") < 20
 
@@ -91,7 +91,7 @@ def test_forward(op: Op, mode: Any, bad: Any) -> None:
     with flag(True):
         function(x)
         if word == "inf" and op.forward == "bridge_softmax":
-            assert jnp.isnan(function(with_bad)).any()  # what it gives is no infinity
+            assert jnp.isnan(function(with_bad)).any()  # the result is NaN, not an infinity
             return
         for _ in range(2):
             with refused(flag, word, op.forward):
@@ -128,7 +128,7 @@ def test_tangents(op: Op, bad: Any) -> None:
 
 @every_op
 def test_sharded_arrays(op: Op, bad: Any) -> None:
-    """Eagerly too the op itself is a program of several devices there."""
+    """Sharded arrays make even an eager op a program of several devices."""
     word, flag, x, g = bad
     x, g = (jax.device_put(a, NamedSharding(make_mesh(), P("data"))) for a in (x, g))
 
@@ -144,7 +144,7 @@ def test_sharded_arrays(op: Op, bad: Any) -> None:
 
 @pytest.mark.parametrize("grad", ["sum", "local", "mean"])
 def test_all_gather(grad: str, bad: Any) -> None:
-    """It gives what it was given, and JAX looks at that in each shard."""
+    """It returns its input values, and JAX checks them in each shard."""
     _, flag, x, with_bad = bad
     mesh = make_mesh()
     gather = jax.shard_map(
@@ -162,7 +162,7 @@ def test_all_gather(grad: str, bad: Any) -> None:
 
 @pytest.mark.parametrize("scope", ["global", "thread"])
 def test_what_is_compiled_is_looked_at_afterwards_too(scope: str, bad: Any) -> None:
-    """Calls of ours leave the flags alone, and functions of JAX under its eyes."""
+    """Calls of ops change neither the flags nor JAX's checks of its own functions."""
     word, flag, x, with_bad = bad
     function = jax.jit(lambda x: x * 2.0)
 
@@ -189,7 +189,7 @@ def test_what_is_compiled_is_looked_at_afterwards_too(scope: str, bad: Any) -> N
             look()
         return
     try:
-        # In one that has left `with flag(...)`, JAX does not look for what is set for all threads.
+        # After `with flag(...)`, a thread ignores the setting for all threads.
         with ThreadPoolExecutor(1) as fresh_thread:
             fresh_thread.submit(look_in_thread).result()
     finally:

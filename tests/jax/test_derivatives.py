@@ -22,7 +22,7 @@ Function = Callable[..., Any]
 
 
 def weighted(function: Function, form: str, weights: Any) -> Function:
-    """A scalar loss with a random cotangent, quadratic so that its second order is its own."""
+    """Returns a scalar loss with a random cotangent, quadratic, with a second order of its own."""
 
     def loss(x: Any, bias: Any) -> Any:
         y = function(x, bias, approximate=form)
@@ -32,7 +32,7 @@ def weighted(function: Function, form: str, weights: Any) -> Function:
 
 
 def hessian_of_gradient_norm(loss: Function) -> Function:
-    """Third derivatives: the hessian of a function of the gradient."""
+    """Returns third derivatives: the hessian of a function of the gradient."""
 
     def norm(x: Any, bias: Any) -> Any:
         dx, db = jax.grad(loss, (0, 1))(x, bias)
@@ -94,7 +94,7 @@ def test_transform_of_a_loss(name: str, form: str, rng: np.random.Generator) -> 
         jax.jit(TRANSFORMS[name](weighted(function, form, weights)))(x, bias)
         for function in (bias_gelu, plain)
     )
-    assert_close(ours, theirs, 1e-9)  # 1 + tanh of the plain composition cancels in the tail
+    assert_close(ours, theirs, 1e-9)  # 1 + tanh of the jax.numpy form cancels in the tail
 
 
 def test_jacobians_of_the_op_itself(rng: np.random.Generator) -> None:
@@ -164,7 +164,7 @@ def test_linear_transpose_of_the_op_is_refused() -> None:
 def test_linear_transpose_of_linear_ops(
     count: int, training: bool, rng: np.random.Generator
 ) -> None:
-    """The contribution of the other operands is no part of it."""
+    """The transpose excludes the contribution of the other operands."""
     x, bias, residual, g = normal(rng, 4, 6), normal(rng, 6), normal(rng, 4, 6), normal(rng, 4, 6)
 
     def added(*linear: Any) -> Any:
@@ -189,7 +189,7 @@ def scaled_rows(x: bridge.Full, weight: bridge.Row):
 def test_linear_transpose_of_ops_that_keep_what_a_backward_pass_reads(
     rng: np.random.Generator,
 ) -> None:
-    """Nothing has been kept: the op has not been run."""
+    """There are no residuals, because the op has not run."""
     x, w, g = normal(rng, 4, 6), normal(rng, 6), normal(rng, 4, 6)
     for function in (
         lambda w: rms_norm(x, w),

@@ -1,4 +1,4 @@
-"""Donated memory is worked in; where nothing is donated, nothing is copied for its sake."""
+"""Donated memory is reused in place; without donation there are no extra copies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def arguments(rng: np.random.Generator) -> tuple[jax.Array, jax.Array]:
 
 
 def copies(function: Callable[..., Any], *values: Any) -> int:
-    """Copies of whole arrays in the program as XLA runs it."""
+    """Counts copies of whole arrays in the compiled program."""
     text = jax.jit(function).lower(*values).compile().as_text()
     return text.count(f"f32[{ROWS},{COLS}]{{1,0}} copy(")
 
@@ -54,7 +54,7 @@ def test_no_copy_when_not_donated(rng: np.random.Generator) -> None:
         == 0
     )
 
-    def residual(x: Any, bias: Any) -> Any:  # x is read again by the gradient and by the sum
+    def residual(x: Any, bias: Any) -> Any:  # both the gradient and the sum read x again
         return x + jax.grad(lambda x: (bias_gelu(2.0 * x, bias) ** 2).sum())(x)
 
     assert copies(residual, x, bias) == 0
@@ -113,7 +113,7 @@ def test_donated_through_vmap(rng: np.random.Generator) -> None:
 
 
 def test_other_calls_keep_their_alias(rng: np.random.Generator) -> None:
-    """The cotangent's memory stays with the backward pass when x is read again by a later call."""
+    """The cotangent's memory goes to the backward pass when a later call reads x again."""
     x, bias = arguments(rng)
     g = normal(rng, ROWS, COLS, dtype=jnp.float32)
 
@@ -130,7 +130,7 @@ def test_other_calls_keep_their_alias(rng: np.random.Generator) -> None:
 
 
 def test_donated_bias_of_the_shape_of_x(rng: np.random.Generator) -> None:
-    """Every row of the result is written while the bias is still read: its memory is not taken."""
+    """Every row of the result is written while the bias is still read, so it is not reused."""
     x, bias = normal(rng, COLS, dtype=jnp.float32), normal(rng, COLS, dtype=jnp.float32)
     expected = np.asarray(bias_gelu(x, bias))
     np.testing.assert_array_equal(donating(bias_gelu, 1)(x, bias), expected)

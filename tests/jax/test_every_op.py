@@ -31,7 +31,7 @@ def every_argument(case: Case) -> tuple[int, ...]:
 
 
 def weighted(function: Function, weights: Any) -> Function:
-    """A scalar loss with a random cotangent, cubic so that its third order is its own."""
+    """Returns a scalar loss with a random cotangent, cubic, with a third order of its own."""
 
     def loss(*arguments: Any) -> Any:
         y = function(*arguments)
@@ -44,7 +44,7 @@ def weighted(function: Function, weights: Any) -> Function:
 def test_gradients_towards_some_arguments_are_those_towards_all(
     case: Case, rng: np.random.Generator
 ) -> None:
-    """Whichever stand in front: forward mode has one of the result's shape first."""
+    """Any arguments may come first, although forward mode needs one of the result's shape first."""
     arguments = case.draw(rng)
     y, pull = jax.vjp(case.ours, *arguments)
     g = normal(rng, *y.shape)
@@ -92,7 +92,7 @@ def grad_of_jvp(loss: Function, at: tuple[int, ...]) -> Function:
 
 
 def grad_of(transform: Function) -> Function:
-    """The gradient of the sum of cubes (a plain sum is constant for a softmax) of what it gives."""
+    """Returns the gradient of a transform's sum of cubes, because softmax has a constant sum."""
 
     def transformed(loss: Function, at: tuple[int, ...]) -> Function:
         inner = transform(loss, at)
@@ -234,7 +234,7 @@ def test_tangents_through_a_while_loop(case: Case, rng: np.random.Generator) -> 
 @every_op
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_vmap_with_all_derivatives(case: Case, axis: int, rng: np.random.Generator) -> None:
-    """Value, gradients of each batch element, and a tangent of those: calls of every kind."""
+    """Returns value, gradients per batch element, and their tangent: calls of every kind."""
     stacked = [normal(rng, 3, *shape) for shape in (case.shapes[0], *case.shapes)]
     moved = [jnp.moveaxis(array, 0, min(axis, array.ndim - 1)) for array in stacked]
 
@@ -243,7 +243,7 @@ def test_vmap_with_all_derivatives(case: Case, axis: int, rng: np.random.Generat
 
     axes = tuple(min(axis, array.ndim - 1) for array in stacked)
     ours = jax.jit(jax.vmap(both(case.ours), axes))(*moved)
-    # `theirs` counts on nothing but its own batch element as well.
+    # `theirs` also depends only on its own batch element.
     assert_close(ours, jax.jit(jax.vmap(both(case.theirs)))(*stacked))
 
 
@@ -313,8 +313,8 @@ def test_donated_memory_is_worked_in(case: Case, rng: np.random.Generator) -> No
 
     address = g.unsafe_buffer_pointer()
     ours = jax.jit(gradients, donate_argnums=0)(g, *arguments)
-    # Where there is a residual, its gradient is the cotangent itself: XLA chooses which of the two
-    # stays where it was.
+    # With a residual, its gradient is the cotangent itself: XLA chooses which of the two gradients
+    # keeps the memory.
     assert address in [gradient.unsafe_buffer_pointer() for gradient in ours]
     for gradient, reference in zip(ours, expected[1], strict=True):
         np.testing.assert_array_equal(gradient, reference)

@@ -24,7 +24,7 @@ every_op = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 def widened(case: Case, rng: np.random.Generator) -> list[Any]:
-    """A cotangent and arguments, with a dimension of 4 before those of full size."""
+    """Returns a cotangent and arguments; full-size arrays get a leading dimension of 4."""
     shapes = [(4, *s) if len(s) > 1 else s for s in (case.shapes[0], *case.shapes)]
     return [normal(rng, *shape) for shape in shapes]
 
@@ -82,7 +82,7 @@ def test_derivatives_inside_shard_map(case: Case, rng: np.random.Generator) -> N
 
 
 def test_operands_that_vary_unlike_x(rng: np.random.Generator) -> None:
-    """A mask, a seed and a residual that differ between devices beside an x that does not."""
+    """Mask, seed and residual differ between devices, while x does not."""
     x, residual = normal(rng, 3, 5), normal(rng, 6, 5)
     mask, seeds = jnp.asarray(rng.random((2, 5)) < 0.4), jnp.asarray([7, -8])
 
@@ -121,7 +121,7 @@ def test_operands_that_vary_unlike_x(rng: np.random.Generator) -> None:
 def test_sharded_arguments(
     case: Case, axis_type: AxisType, split: P, rng: np.random.Generator
 ) -> None:
-    """Outside of shard_map an array is one array: dropout counts its elements as a whole."""
+    """Outside of shard_map an array is whole: dropout counts all its elements."""
     shapes = [(4, 6) if len(shape) > 1 else (6,) for shape in (case.shapes[0], *case.shapes)]
     arrays = [normal(rng, *shape) for shape in shapes]
     expected = gradients(case.theirs, *arrays)
@@ -140,7 +140,7 @@ def test_sharded_arguments(
 
 @pytest.mark.parametrize("is_placed", [True, False])
 def test_a_residual_that_is_split_unlike_x(is_placed: bool, rng: np.random.Generator) -> None:
-    """Each gradient is split like what it belongs to, also where x is on no mesh."""
+    """Each gradient is split like its operand, even if x is on no mesh."""
     mesh = make_mesh(AxisType.Explicit)
     x, residual = normal(rng, 4, 6), normal(rng, 4, 6)
 

@@ -1,4 +1,4 @@
-"""Serialised programs, symbolic sizes, and lowering for CUDA on a machine that has none."""
+"""Serialised programs, symbolic sizes, and lowering for CUDA on a machine without CUDA."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_cuda_lowering_has_the_workspace_as_its_last_result() -> None:
 
 
 def test_cuda_needs_workspace_for_what_is_added_up_alone_in_one_chunk_of_rows() -> None:
-    """In float32, where no kernel that was compiled adds it up as it goes."""
+    """This is for float32, where no compiled kernel adds it up on the way."""
     assert f"tensor<5xbf16>, tensor<{128 * 5 * 4}xui8>)" in lowered_for("cuda", 128)[1]
 
 
@@ -124,7 +124,7 @@ def test_both_platforms_at_once(rng: np.random.Generator) -> None:
 
 
 def levels(batch: int, nodes: int, cols: int, real_bytes: int) -> int:
-    """The CUDA library's workspace for so many nodes and the levels above, without the root."""
+    """Returns the CUDA workspace for `nodes` nodes and the levels above, without the root."""
     total = 0
     while nodes > 1:
         total += -(-batch * nodes * cols * real_bytes // 16) * 16
@@ -134,7 +134,7 @@ def levels(batch: int, nodes: int, cols: int, real_bytes: int) -> int:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_workspace_is_never_too_small(dtype: str, rng: np.random.Generator) -> None:
-    """Against cpp/interpreter/interpreter.cu, also where a size is symbolic, as one of NumPy is."""
+    """Compares with cpp/interpreter/interpreter.cu, also for sizes that are symbolic or NumPy's."""
     size, is_float64 = (8, True) if dtype == "float64" else (4, False)
     edges = [128 * 64**level * n + k for level in range(4) for n in (1, 2) for k in (-1, 0, 1)]
     for rows in [0, 1, *edges, *(int(r) for r in 2 ** rng.uniform(0, 45, 200))]:
@@ -149,14 +149,14 @@ def test_workspace_is_never_too_small(dtype: str, rng: np.random.Generator) -> N
                 given = column_sums_workspace_bytes(2, shape, 1, is_float64)
                 assert given >= min(1, rows) * (summed + above)
                 assert given >= 2 * levels(batch, -(-rows // 128), cols, size)
-    # A lane of many rows takes as much as one of few rows does.
+    # A leaf of many rows takes as much as a leaf of few rows.
     many, few = ((rows, 4096) for rows in (1 << 17, 1 << 11))
     of_many, of_few = (column_sums_workspace_bytes(1, s, 0, is_float64) for s in (many, few))
     assert of_many < 1.05 * 4 * of_few
 
 
 def test_from_how_much_on_lanes_are_added_up() -> None:
-    """One number in two places: where kernels are launched, and where XLA plans their memory."""
+    """One number is in two places: the kernel launch, and XLA's plan of memory."""
     source = (Path(__file__).parents[2] / "cpp" / "cuda" / "simt_cuda.h").read_text()
     assert "kMultiprocessors = 132;" in source
     assert "kManyLanes = kMultiprocessors / 2;" in source

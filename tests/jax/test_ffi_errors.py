@@ -1,4 +1,4 @@
-"""A custom call written by hand and wrong: an error of XLA that says why, never a crash."""
+"""A hand-written, wrong custom call: an error of XLA with the reason, never a crash."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def attributes(count: int, slots: list[int], *own: float) -> dict[str, Any]:
     }
 
 
-# That of x, bias, residual and seed.
+# The dropout of x, bias, residual and seed.
 DROPOUT = traced(bias_dropout_add.declaration, (True, True, True, True, False), 0.5)
 CODE = np.frombuffer(words_of(DROPOUT.program), np.int32)
 
-# Of each op these make a call that is right: operands, results, attributes.
+# Operands, results and attributes of a correct call of each op.
 GOOD: dict[str, tuple[list[Array], list[Array], dict[str, Any]]] = {
     "softmax": ([X, MASK], [X], attributes(2, [0, 1], 0.5, 0)),
     "softmax_derivative": ([X, X], [X], attributes(3, [0, 1], 0.5, 0, 3)),
@@ -52,24 +52,24 @@ GOOD: dict[str, tuple[list[Array], list[Array], dict[str, Any]]] = {
 
 
 def own(op: str, index: int, value: float) -> dict[str, Any]:
-    """The attributes of the op with another value at one place."""
+    """Returns the attributes of the op with another value at one index."""
     values = GOOD[op][2]["attributes"].copy()
     values[index] = value
     return {"attributes": values}
 
 
 def changed(place: int, word: int) -> Any:
-    """The words of the program with another one at a place."""
+    """Returns the bytecode of the program with another word at one index."""
     words = CODE.copy()
     words[place] = word
     return words
 
 
-# Op, name, operands and results (None: the right ones), changed attributes (None: left out), a part
-# of the message.
+# Op, name, operands and results (None: the correct ones), changed attributes (None: left out), and
+# a part of the message.
 Case = tuple[str, str, list[Array] | None, list[Array] | None, dict[str, Any], str]
 
-# This holds for every op: the arrays are those of a program.
+# Cases for every op, with arrays of a program.
 CALL = [
     ("too few slots", None, None, {"slots": [0]}, "slots has 1 entries for 4 buffers"),
     ("too many slots", None, None, {"slots": [0, 1, 2, 3, 4]}, "slots has 5 entries for 4 buffers"),
@@ -91,7 +91,7 @@ CALL = [
     ("no attributes", None, None, {"attributes": np.zeros(0)}, "0 attributes, expected 2"),
     ("too few", None, None, {"attributes": np.zeros(1)}, "1 attributes, expected 2"),
     ("too many", None, None, {"attributes": np.zeros(99)}, "99 attributes, expected 2"),
-    # XLA itself finds this before it calls the handler.
+    # XLA itself finds these before it calls the handler.
     *(
         (f"no {name}", None, None, {name: None}, "Wrong number of attributes: expected 5")
         for name in GOOD["program"][2]
@@ -213,7 +213,7 @@ def attribute(value: Any) -> Any:
 
 
 def malformed(case: Any) -> str:
-    """Runs the call and returns what XLA says of it, or an empty string."""
+    """Runs the call and returns XLA's message, or an empty string."""
     op, _, operands, results, changes, _ = case
     good_operands, good_results, good = GOOD[op]
     attributes = {**good, **{name: attribute(value) for name, value in changes.items()}}
@@ -240,7 +240,7 @@ def test_malformed_call(case: Any) -> None:
 
 @pytest.mark.parametrize("op", GOOD)
 def test_well_formed_call_passes(op: str) -> None:
-    """The call is right before a case changes it."""
+    """The call is correct before a case changes it."""
     assert malformed((op, "good", None, None, {}, "")) == ""
 
 

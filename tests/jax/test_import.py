@@ -1,4 +1,4 @@
-"""The effects of importing bridge.jax, and its error for a jaxlib that is too old."""
+"""The effects of importing bridge.jax, and its error if jaxlib is too old."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.jax.subprocess_run import run
 
 
 def test_no_backend_is_started() -> None:
-    """A process may still choose its devices afterwards."""
+    """A process may still choose its devices after the import."""
     code = """
 import bridge.jax, jax
 jax.config.update("jax_num_cpu_devices", 3)

@@ -77,7 +77,7 @@ def test_partial_rotary_of_split_columns(rng: Any) -> None:
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "int8", "int16"])
 def test_labels_of_any_dtype_in_chunks_that_do_not_divide_the_rows(dtype: str, rng: Any) -> None:
     hidden, weight, labels = given(rng, 7)
-    # What says that a row is ignored has no place among narrow labels.
+    # The mark of an ignored row may not fit into narrow labels.
     for ignore_index in (-100, -1000):
         options: Any = {"chunk": 4, "ignore_index": ignore_index}
         found, expected = (

@@ -1,4 +1,4 @@
-"""The modules of Flax NNX: parameters, streams of seeds, and NNX's transforms of them."""
+"""The modules of Flax NNX: parameters, streams of seeds, and NNX's transforms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.jax.cases import plain_softmax
 
 
 class Block(nnx.Module):
-    """A piece of a transformer that has all three."""
+    """A part of a transformer with all three modules."""
 
     def __init__(self, features: int, rngs: nnx.Rngs) -> None:
         self.linear = nnx.Linear(features, features, use_bias=False, rngs=rngs)
@@ -202,7 +202,7 @@ def test_softmax_without_promotion(shape: tuple[int, ...], rng: np.random.Genera
 def test_norms_return_the_dtype_that_flax_returns(
     ours: Any, flax: Any, own: bool, dtype: Any, rng: np.random.Generator
 ) -> None:
-    """A `promote_dtype` of one's own says what is computed with; the result has `dtype`."""
+    """A user's `promote_dtype` gives the dtype of the computation; the result has `dtype`."""
     options: dict[str, Any] = {"dtype": None if dtype is None else jnp.dtype(dtype)}
     if own:
         options["promote_dtype"] = lambda arrays, dtype: tuple(

@@ -22,9 +22,9 @@ PACKAGE = str(Path(bridge.__file__).parent)
 
 
 def test_a_further_call_inside_one_jit(capfd: pytest.CaptureFixture[str]) -> None:
-    """It is one custom call more: nothing around it, no memory of its own, nothing printed.
+    """It is only one more custom call: no code around it, no memory of its own, no output.
 
-    That it wakes no other thread is in tests/cpp/library_check.cpp.
+    tests/cpp/library_check.cpp checks that it wakes no other thread.
     """
 
     @jax.jit
@@ -40,7 +40,7 @@ def test_a_further_call_inside_one_jit(capfd: pytest.CaptureFixture[str]) -> Non
     )
     assert instructions == {"parameter": 2, "custom-call": CHAIN}
     statistics: Any = compiled.memory_analysis()
-    assert statistics.temp_size_in_bytes <= x.nbytes  # the results take turns
+    assert statistics.temp_size_in_bytes <= x.nbytes  # two buffers alternate
     capfd.readouterr()
     jax.block_until_ready(compiled(x, bias))
     assert capfd.readouterr() == ("", "")
@@ -86,7 +86,7 @@ def test_outside_jit_it_is_one_dispatch(
     on_the_way = [
         called for called in calls_of(lambda: ours(*arguments)) if called.file not in ("", __file__)
     ]
-    # The functions of declared ops are made of text.
+    # The functions of declared ops are generated from text.
     own = (PACKAGE, GENERATED)
     assert all(called.file.startswith(own) for called in on_the_way), on_the_way
     assert len(on_the_way) <= 10, on_the_way

@@ -1,4 +1,4 @@
-"""Packed gated units and rotary whose columns are split: nothing is gathered, no bit is another."""
+"""Packed gated units and rotary on split columns: nothing is gathered, and the bits agree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXTRAS = [(), ("bias",), ("weight",), ("bias", "weight")]
 
 
 def derivatives(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Result, gradients, and the tangents of both along the operands."""
+    """Returns result, gradients, and the tangents of both along the operands."""
 
     def first(g: Any, *operands: Any) -> Any:
         y, pull = jax.vjp(function, *operands)
@@ -90,7 +90,7 @@ def test_gated_units(
         spec = P(*[None] * (array.ndim - 1), axes) if array.ndim != 2 else P()
         assert array.sharding.is_equivalent_to(NamedSharding(mesh, spec), array.ndim)
     sent = collectives_of(both.as_text())
-    # The gradient of a weight is a sum along the row: numbers of rows, never of the packed array.
+    # A weight's gradient sums along the row: it sends numbers per row, never the packed array.
     gathered = sent.pop("all-gather", [])
     assert bool(gathered) == ("weight" in extras)
     assert set(sent) == ({"collective-permute"} if layout == "halves" else set())
@@ -125,7 +125,7 @@ def test_rotary(interleaved: bool, axis_type: AxisType, rng: np.random.Generator
 def test_devices_that_share_a_column(
     interleaved: bool, axis_type: AxisType, rng: np.random.Generator
 ) -> None:
-    """Four devices divide 2·d = 12 columns, and not d = 6: the rows are gathered."""
+    """Four devices divide 2·d = 12 columns, but not d = 6, so the rows are gathered."""
     packed = normal(rng, *ROWS, 12)
     function = jax.jit(partial(bj.swiglu, interleaved=interleaved))
     mesh = make_mesh(axis_type)
@@ -135,7 +135,7 @@ def test_devices_that_share_a_column(
 
 
 def test_inside_of_shard_map_over_another_axis(rng: np.random.Generator) -> None:
-    """XLA splits the columns there: pairs stay, and halves are gathered."""
+    """XLA splits the columns there: pairs stay in place, and halves are gathered."""
     packed = normal(rng, *ROWS, 2 * D)
     mesh = make_mesh()
     for options in LAYOUTS.values():
@@ -165,7 +165,7 @@ def test_two_rounds_move_every_block() -> None:
 
 @pytest.mark.parametrize("columns", [D // 2, 2 * D])
 def test_rotary_by_tables_of_other_lengths(columns: int, rng: np.random.Generator) -> None:
-    """The leading part of x, whose columns are then gathered, and doubled tables."""
+    """Tables are for the leading part of x, whose columns are then gathered, or doubled."""
     x, cos, sin = normal(rng, *ROWS, 2 * D), normal(rng, columns), normal(rng, columns)
     expected = bj.rotary(x, cos, sin)
     mesh = make_mesh(AxisType.Explicit)
@@ -186,7 +186,7 @@ def test_one_column_and_none(columns: int, interleaved: bool, rng: np.random.Gen
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_without_shardy(layout: str, rng: np.random.Generator) -> None:
-    """A constant cotangent has no sharding when the older partitioner asks."""
+    """A constant cotangent has no sharding when XLA's older partitioner asks for it."""
     packed, mesh = normal(rng, *ROWS, 2 * D), make_mesh()
 
     @jax.jit

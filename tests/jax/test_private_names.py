@@ -1,4 +1,4 @@
-"""A release of JAX that lacks a private name is worked around, or named in an ImportError."""
+"""If a release of JAX lacks a private name, bridge avoids it or names it in an ImportError."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import pytest
 from bridge._private.jax import names
 from tests.jax.subprocess_run import run
 
-pytestmark = pytest.mark.long  # what all of it looks at takes twenty seconds
+pytestmark = pytest.mark.long  # all cases together take twenty seconds
 
 LACKS = re.compile(
     rf"bridge needs \S+, which jax {re.escape(jax.__version__)} lacks; "
     rf"bridge was run with jax {re.escape(names.known)}"
 )
 
-# What has something to fall back to is lost together, which takes seconds (each of them alone takes
-# minutes); the rest one by one.
+# Names with a fallback are removed together, which takes seconds (each alone takes minutes); the
+# others one by one.
 GROUPS = [
     [name.path for name in names.entries if not name.is_needed],
     *([name.path] for name in names.entries if name.is_needed),
 ]
 
-# One process imports the frameworks, and has a child for each group before JAX has started.
+# One process imports the frameworks, and forks a child for each group before JAX has started.
 CODE = """
 import json, os, traceback
 import jax, torch
@@ -58,7 +58,7 @@ print(json.dumps(outcomes))
 
 
 def outcomes_of(groups: list[list[str]]) -> list[str]:
-    """The outcomes of calls of everything, with each group of names gone."""
+    """Returns the outcomes of all calls, with each group of names removed."""
     found: list[str] = json.loads(run(f"GROUPS = {groups!r}\n{CODE}", JAX_PLATFORMS="cpu"))
     return found
 

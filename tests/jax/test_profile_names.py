@@ -20,7 +20,7 @@ from tests.jax.test_sharding import make_mesh
 
 _MASK = np.eye(8, dtype=bool)
 _BIAS = np.linspace(-1.0, 1.0, 8, dtype=np.float32)
-# Each public function has a call here, and the kernels of it and of its derivatives.
+# A call of each public function, and the kernels of it and of its derivatives.
 OPS: dict[str, tuple[Callable[..., Any], str, str]] = {
     "bias_gelu": (lambda x: bj.bias_gelu(x, _BIAS), "bridge_program", "bridge_program"),
     "bias_dropout_add": (
@@ -44,13 +44,13 @@ every_op = pytest.mark.parametrize("name", OPS)
 
 
 def names_in(function: Callable[..., Any], *arguments: Any) -> list[tuple[str, str]]:
-    """The name and the op_name of each instruction of the compiled program."""
+    """Returns the name and the op_name of each instruction of the compiled program."""
     text = jax.jit(function).lower(*arguments).compile().as_text()
     return re.findall(r'%?(\S+) = [^\n]*op_name="([^"]*)"', text)
 
 
 def kernels_in(function: Callable[..., Any], *arguments: Any) -> list[tuple[str, str]]:
-    """The same of our kernels, with the number left out that makes an instruction's name unique."""
+    """Returns the same for bridge's kernels, without the number that makes names unique."""
     found = names_in(function, *arguments)
     return [(own.split(".")[0], op) for own, op in found if own.startswith("bridge_")]
 
@@ -88,7 +88,7 @@ def test_tangents_and_batches(name: str, rng: np.random.Generator) -> None:
 @every_op
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 def test_sharded_arrays(name: str, kind: Any, rng: np.random.Generator) -> None:
-    """The program of one shard, which XLA asks for later, has the name as well."""
+    """The program of one shard, which XLA requests later, has the name too."""
     function, _, backward_kernel = OPS[name]
     devices = jax.devices("cpu")[:DEVICES]
     mesh = jax.make_mesh((2, 2), ("data", "model"), (kind, kind), devices=devices)

@@ -1,4 +1,4 @@
-"""Seeds and offsets of bias_dropout_add: every form of the same one draws the same mask."""
+"""Seeds and offsets of bias_dropout_add: equal seeds in every form draw the same mask."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def drawn_traced(seed: Any, offset: Any = 0) -> Any:
 @pytest.mark.parametrize("value", [0, 100, -1, -128])
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32"])
 def test_arrays_of_any_integer_dtype_without_x64(value: int, dtype: str) -> None:
-    """Traced and not; the sign of a small one reaches all 64 bits."""
+    """Arrays are traced or not; the sign of a small integer fills all 64 bits."""
     array = np.asarray(value).astype(dtype)
     seed = int(array)
     for given in (array, jnp.asarray(array), array[()]):
@@ -108,7 +108,7 @@ def test_reuse_of_a_key_is_seen(impl: str) -> None:
             with pytest.raises(jax.errors.KeyReuseError):
                 function(ONES, key)
         key = jax.random.key(0, impl=impl)
-        jax.lax.map(lambda i: drawn_traced(key, i), jnp.arange(3))  # with offsets it is none
+        jax.lax.map(lambda i: drawn_traced(key, i), jnp.arange(3))  # no reuse with offsets
         mask = drawn(key)
     np.testing.assert_array_equal(mask, drawn(jax.random.key(0, impl=impl)))
 

@@ -1,4 +1,4 @@
-"""Ops on sharded arrays under jit: the bits of one device, and nothing sent that is not listed."""
+"""Ops on sharded arrays under jit: the bits of one device, and only the listed communication."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tools.bench.in_jax import Contenders
 
 @dataclass(frozen=True)
 class Sharded:
-    """A function of full arrays, `[4, 32, 4, 12]` or so, and of a bias if it takes one."""
+    """A function of full arrays of about `[4, 32, 4, 12]`, and of a bias if it takes one."""
 
     function: Callable[..., Any]
     full: int = 1
     bias: bool = False
 
     def draw(self, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> list[Any]:
-        """A cotangent, full arrays, and a bias."""
+        """Returns a cotangent, full arrays, and a bias."""
         full = [normal(rng, *shape, dtype=dtype) for _ in range(self.full + 1)]
         return [*full, *([normal(rng, shape[-1], dtype=dtype)] if self.bias else [])]
 
@@ -75,7 +75,7 @@ BOTH = [
 
 
 def placed(mesh: Any, arrays: list[Any], split: P) -> list[Any]:
-    """On the mesh; row vectors are split like the columns."""
+    """Puts arrays on the mesh; row vectors are split like the columns."""
     vector = P(*split[len(SHAPE) - 1 :])
     return [jax.device_put(a, NamedSharding(mesh, split if a.ndim > 1 else vector)) for a in arrays]
 
@@ -90,7 +90,7 @@ LISTED = listed()
 
 
 def listed_kinds(name: str, dims: str) -> tuple[set[str], set[str]]:
-    """The collectives that docs/sharding.md lists, forward and backward."""
+    """Returns the collectives in docs/sharding.md, forward and backward."""
     row = LISTED[f"{name}, bias" if OPS[name].bias else name, dims]
     return set(transfers(row.jax_forward)), set(transfers(row.jax_backward))
 
@@ -135,7 +135,7 @@ def test_bits_and_collectives(
             assert array.sharding.is_equivalent_to(NamedSharding(mesh, split), array.ndim)
 
 
-# These are shapes, splits, and the subtrees whose sums are exchanged.
+# Shapes, splits, and the number of subtrees whose sums are exchanged.
 DTYPES = ["float32", "bfloat16", "float16", "float64", "bfloat16"]
 SUMS = [
     ((4096, 8), P("data"), 2),
@@ -209,7 +209,7 @@ def test_shards_that_share_leaves_of_the_tree(
     shared: int,
     rng: np.random.Generator,
 ) -> None:
-    """`shared`: the leaves of 16 rows that several runs have rows of."""
+    """`shared` is the number of 16-row leaves with rows of several runs."""
     case, width = OPS[name], shape[-1]
     arrays = case.draw(rng, shape, dtype)
     expected = jax.jit(case.gradients)(*arrays)
@@ -248,7 +248,7 @@ def test_one_mask_for_any_number_of_shards(shards: int, shape: tuple[int, ...]) 
 
 
 def test_elements_are_counted_in_64_bits() -> None:
-    """The number of a shard's first element, which 32 bits do not hold."""
+    """The number of a shard's first element may not fit into 32 bits."""
     rng = np.random.default_rng(0)
     for _ in range(100):
         index, factor, more = (int(n) for n in rng.integers(0, 2**32, 3, dtype=np.uint64))
@@ -261,7 +261,7 @@ def test_elements_are_counted_in_64_bits() -> None:
 
 
 def test_transformations_of_sharded_calls(rng: np.random.Generator) -> None:
-    """vmap, second derivatives, scan: still nothing but all-reduces, and the same bits."""
+    """vmap, second derivatives and scan need only all-reduces, with the same bits."""
     x, bias = normal(rng, 4, 32, 8), normal(rng, 3, 8)
     mesh = make_mesh()
 
@@ -302,7 +302,7 @@ def test_second_derivatives_of_a_causal_softmax(rng: np.random.Generator) -> Non
 
 
 def test_splits_that_no_axis_says(rng: np.random.Generator) -> None:
-    """Half of an axis after a reshape, meshes of other orders, sizes that shards do not divide."""
+    """Splits are over half an axis after a reshape, over reordered meshes, or uneven."""
     devices = jax.devices("cpu")[:DEVICES]
     x = normal(rng, 16, 8)
 
@@ -374,7 +374,7 @@ def test_a_mesh_with_axes_of_both_kinds(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("split", [P("data"), P("data", "model")])
 def test_without_shardy(split: P, rng: np.random.Generator) -> None:
-    """The older partitioner of XLA asks for the same in other words."""
+    """XLA's older partitioner asks the same questions in another form."""
     case = OPS["bias_dropout_add"]
     arrays = case.draw(rng, (4, 32, 8), jnp.float32)
     expected = jax.jit(case.gradients)(*arrays)
@@ -392,7 +392,7 @@ def test_without_shardy(split: P, rng: np.random.Generator) -> None:
 
 
 def whole_arrays(text: str, elements: int) -> Counter[str]:
-    """From a program's text: its instructions that result in an array of so many elements."""
+    """Counts a program's instructions whose result is an array with this number of elements."""
     found: Counter[str] = Counter()
     for results, name in re.findall(r"^ *(?:ROOT )?%?\S+ = (.*?) ([a-z][a-z-]*)\(", text, re.M):
         sizes = re.findall(r"\w\[([\d,]+)\]", results)
@@ -402,10 +402,10 @@ def whole_arrays(text: str, elements: int) -> Counter[str]:
 
 @pytest.mark.parametrize("name", OPS)
 def test_a_shard_runs_what_shard_map_would(name: str, rng: np.random.Generator) -> None:
-    """Beside the calls on a shard's rows there is work on row vectors alone.
+    """Besides the calls on a shard's rows there is only work on row vectors.
 
-    The column sums of all shards meet in one exchange as they do in shard_map; for their bits each
-    device is sent those of every other one. `python -m bridge bench` takes the times of both.
+    The column sums of all shards meet in one exchange, as in shard_map; for the same bits each
+    device receives the sums of every other one. `python -m bridge bench` takes the times of both.
     """
     case = OPS[name]
     rows, width = 128, 512
@@ -458,7 +458,7 @@ def test_the_bench_times_the_same_work_in_shard_map(op: str) -> None:
 
 
 def test_results_split_like_what_asks_for_them(rng: np.random.Generator) -> None:
-    """x is whole; what follows is split: each device computes its part alone."""
+    """x is whole and its users are split: each device computes only its own part."""
     mesh = make_mesh()
     x = jax.device_put(normal(rng, 8, 6), NamedSharding(mesh, P()))
     split = NamedSharding(mesh, P("data"))

@@ -1,4 +1,4 @@
-"""Over several devices: shard_map, pmap, sharded arguments of jit, against one device."""
+"""Several devices, by shard_map, pmap and sharded arguments of jit, against one device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def loss(function: Callable[..., Any], x: Any, bias: Any, weights: Any) -> Any:
     return jnp.vdot(y, weights) + jnp.vdot(y, y)
 
 
-# x [4, 6] is split over rows, columns, both, neither; every row shares a bias.
+# Splits of x [4, 6]: over rows, columns, both, neither; all rows share a bias.
 SPLITS = [
     (P("data"), P()),
     (P(("data", "model")), P()),
@@ -69,7 +69,7 @@ def test_shard_map(x_split: P, bias_split: P, check_vma: bool, rng: np.random.Ge
 
 @pytest.mark.parametrize("check_vma", [True, False])
 def test_grad_inside_shard_map(check_vma: bool, rng: np.random.Generator) -> None:
-    """A replicated bias beside split rows: its gradient is the sum over the devices."""
+    """The gradient of a replicated bias with split rows is the sum over the devices."""
     mesh = make_mesh()
     x, bias, weights = normal(rng, 4, 6), normal(rng, 6), normal(rng, 4, 6)
 
@@ -82,7 +82,7 @@ def test_grad_inside_shard_map(check_vma: bool, rng: np.random.Generator) -> Non
     )
     def gradients(x: Any, bias: Any, weights: Any) -> Any:
         dx, db = jax.grad(partial(loss, bias_gelu), (0, 1))(x, bias, weights)
-        # Types that say where values vary put the sum into the gradient; else it is the user's.
+        # With check_vma the types put the sum into the gradient; otherwise the user adds it.
         return dx, db if check_vma else jax.lax.psum(db, "data")
 
     expected = jax.grad(partial(loss, plain), (0, 1))(x, bias, weights)
@@ -145,7 +145,7 @@ def test_jit_of_sharded_arguments(x_split: P, bias_split: P, rng: np.random.Gene
 
 @pytest.mark.parametrize(("x_split", "bias_split"), SPLITS)
 def test_explicit_axes(x_split: P, bias_split: P, rng: np.random.Generator) -> None:
-    """Under a mesh with explicit axes the result is typed as split like x."""
+    """Under a mesh with explicit axes the type of the result is split like x."""
     mesh = make_mesh(AxisType.Explicit)
     x, bias = normal(rng, 4, 6), normal(rng, 6)
     expected = jax.value_and_grad(lambda x, b: (plain(x, b) ** 2).sum(), (0, 1))(x, bias)

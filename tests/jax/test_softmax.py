@@ -1,4 +1,4 @@
-"""The softmax functions: values of every dtype, masks, what is kept, and what is refused."""
+"""The softmax functions: values of every dtype, masks, residuals, and errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def backward(function: Any, x: Any, g: Any) -> Any:
 
 
 def assert_within(actual: Any, expected: Any, dtype: str, ulps: float) -> None:
-    """Within so many units in the last place of the largest value of each row."""
+    """Compares within `ulps` units in the last place of the largest value of each row."""
     assert actual.dtype == jnp.dtype(dtype)
     actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
     unit = EPSILON[dtype] * np.abs(expected).max(-1, keepdims=True, initial=0.0)
@@ -65,7 +65,7 @@ def test_values_and_gradients(dtype: str, shape: tuple[int, ...], rng: np.random
     largest = np.abs(np.asarray(g, np.float64)).max()
     for (y, dx), (exact_y, exact_dx) in every(x, g):
         assert_within(y, exact_y, dtype, 12.0 if wide else 0.51)
-        # The gradient is that of the value as it was rounded: y's last unit times the cotangent.
+        # The gradient is computed from the rounded value: y's last unit times the cotangent.
         assert dx.dtype == x.dtype
         error = np.abs(np.asarray(dx, np.float64) - np.asarray(exact_dx)).max()
         assert error <= (48.0 if wide else 8.0) * EPSILON[dtype] * largest
@@ -87,7 +87,7 @@ def test_masks_broadcast_from_the_right(rng: np.random.Generator) -> None:
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("mask_shape", [(2, 5), (2, 3, 1, 5), (2, 4, 1), (2,)], ids=str)
 def test_vmap_over_the_mask(mask_shape: Any, rng: np.random.Generator) -> None:
-    """A mask of any rank stays against the right end of x; with and without a batch of x."""
+    """A mask of any rank aligns with x from the right, with and without a batch of x."""
     x, g = drawn(rng, "float64", 2, 3, 4, 5), drawn(rng, "float64", 3, 4, 5)
     mask = jnp.asarray(rng.random(mask_shape) < 0.4)
     cases = [
@@ -125,7 +125,7 @@ def test_what_is_hidden_is_zero_whatever_it_holds(
         for array in (y, pull(g)[0]):
             assert np.all(np.asarray(array)[mask] == 0)
             assert not np.any(np.signbit(np.asarray(array, np.float32)[mask]))
-        # What is above the diagonal is so too.
+        # Elements above the diagonal have the same NaN.
         upper = ~np.tri(3, 4, 1, dtype=bool)
         x = jnp.where(upper, jnp.asarray(poison, dtype), clean)
         np.testing.assert_array_equal(scaled_causal_softmax(x), scaled_masked_softmax(clean, upper))

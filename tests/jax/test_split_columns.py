@@ -1,4 +1,4 @@
-"""Declared ops under jit whose columns are split: the bits of one device, and no row is sent."""
+"""Declared ops on split columns under jit: the bits of one device, and no row is sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SPLITS += [P(None, "model", "data")]
 
 
 def derivatives(case: Case, shape: tuple[int, ...]) -> Any:
-    """Results, cotangents, and tangents of both, from operands, tangents and cotangents."""
+    """Returns results, cotangents, and tangents of both, for operands, tangents and cotangents."""
     function = case.function(jnp.asarray, shape)
 
     def first(values: Sequence[Any], cotangents: Sequence[Any]) -> Any:
@@ -54,7 +54,7 @@ def drawn(case: Case, shape: tuple[int, ...], dtype: Any) -> tuple[list[Any], ..
 
 
 def placed(mesh: Any, arrays: Any, split: P, shape: tuple[int, ...], *, whole: bool) -> Any:
-    """Operands with all rows are split like x; row vectors and tables too, unless whole."""
+    """Splits operands with all rows like x; also row vectors and tables, unless `whole`."""
 
     def spec(array: Any) -> P:
         if array.shape[:2] == shape[:2]:
@@ -65,7 +65,7 @@ def placed(mesh: Any, arrays: Any, split: P, shape: tuple[int, ...], *, whole: b
 
 
 def with_one_nan(arrays: Any) -> Any:
-    """XLA moves bfloat16 to where a gradient belongs as float32, whose NaN is another."""
+    """Makes all NaN equal: XLA moves bfloat16 gradients as float32, which changes a NaN."""
     return jax.tree.map(lambda a: np.where(np.isnan(a), np.array(np.nan, a.dtype), a), arrays)
 
 
@@ -93,7 +93,7 @@ def test_bits_to_the_second_order(
     found = collectives_of(compiled.as_text())
     assert set(found) <= {"all-gather", "all-reduce"}
     if columns in ("a subtree", "several subtrees"):
-        # The gradient of a row vector that every device has whole, of which each forms a part.
+        # The bytes of a replicated row vector's gradient, of which each device computes a part.
         row_vector = shape[-1] * jnp.dtype("float32" if dtype == "bfloat16" else dtype).itemsize
         assert max(found.get("all-gather", [0])) <= row_vector
 
@@ -112,7 +112,7 @@ def test_a_part_that_is_a_subtree_sends_a_few_numbers_a_row(name: str) -> None:
 
 
 def test_a_shared_chunk_is_sent_as_its_terms() -> None:
-    """A vocabulary of 128256 columns over four devices."""
+    """The vocabulary has 128256 columns over four devices."""
     case, shape = CASES["cross_entropy"], (8, 128256)
     values = drawn(case, shape, "float32")[0]
     function = jax.jit(case.function(jnp.asarray, shape))
@@ -120,14 +120,14 @@ def test_a_shared_chunk_is_sent_as_its_terms() -> None:
     x = jax.device_put(values[0], NamedSharding(make_mesh(), P(None, ("data", "model"))))
     compiled = function.lower(x).compile()
     assert_same_bits(compiled(x), expected)
-    # For each of three sums 33 chunks at most, and 512 numbers at either end; and one maximum.
+    # For each of three sums at most 33 chunks, and 512 numbers at either end; and one maximum.
     numbers = 3 * (33 + 2 * 512) + 1
     assert sum(collectives_of(compiled.as_text())["all-gather"]) <= 4 * 8 * 4 * numbers
 
 
 @pytest.mark.parametrize("is_shardy", [True, False])
 def test_under_vmap_and_scan(is_shardy: bool) -> None:
-    """Batches have column sums and random words of their own."""
+    """Each batch element has its own column sums and random words."""
     shape = (3, 32, 4 * 1024)
     (x, bias), _, (g,) = drawn(CASES["dropped_mean"], shape, "float32")
     weights = jnp.stack([bias, 2 * bias, 3 * bias])
@@ -157,7 +157,7 @@ def test_under_vmap_and_scan(is_shardy: bool) -> None:
 
 
 def test_inside_shard_map_over_some_axes() -> None:
-    """Shards that cannot tell their number gather the row."""
+    """Shards that do not know their number gather the row."""
     case, shape = CASES["cross_entropy"], (8, 2048)
     x = drawn(case, shape, "float32")[0][0]
     label = jnp.arange(8)
@@ -216,7 +216,7 @@ def test_one_row_and_none(rows: tuple[int, ...], axis_type: AxisType) -> None:
 
 
 def test_a_row_vector_that_is_whole_has_a_gradient_that_is() -> None:
-    """Explicit axes type a gradient as what it belongs to, though it comes out split."""
+    """The explicit type of a gradient is its operand's, although it is computed split."""
     case, shape = CASES["layer_norm"], (8, 2048)
     mesh = make_mesh(AxisType.Explicit)
     with jax.set_mesh(mesh):
@@ -231,7 +231,7 @@ def test_a_row_vector_that_is_whole_has_a_gradient_that_is() -> None:
 
 @pytest.mark.parametrize("first", [False, True])
 def test_a_change_of_x64(first: bool) -> None:
-    """Tables of columns are kept, of which JAX remembers how wide it took them."""
+    """Tables of columns are cached, and JAX remembers the width in which it used them."""
     mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Auto,))
     x = np.ones((3, 344), np.float32)  # of a size that no other test has
     kept = []
@@ -253,7 +253,7 @@ def test_a_change_of_x64(first: bool) -> None:
 
 
 def test_places_of_very_long_rows_are_not_split() -> None:
-    """They travel as float32, which has all integers to 2²⁴."""
+    """They are sent as float32, which has all integers up to 2²⁴."""
 
     class Halved(AnySplit):
         def size(self, axis: Any) -> int:

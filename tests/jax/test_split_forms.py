@@ -1,4 +1,4 @@
-"""What docs/sharding.md lists for every op and dimension that is split, against XLA's programs."""
+"""The collectives in docs/sharding.md for every op and split dimension, against XLA's programs."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from tests.split_forms import (
 )
 
 LISTED = listed()
-# By the first word of a form: the public functions that it stands for.
+# The public functions of a form, by its first word.
 STANDS_FOR = {"glu": {"glu", "swiglu", "geglu", "reglu"}}
 STANDS_FOR["a softmax"] = {"scaled_softmax", "scaled_masked_softmax", "scaled_causal_softmax"}
-# These move arrays, or see them.
+# Functions that only move arrays, or read them.
 NO_OPS = {"all_gather", "make_viewless", "record", "from_torch", "torch_errors"}
 
 
@@ -56,7 +56,7 @@ def placed(mesh: Any, form: Form, dims: str, rng: np.random.Generator) -> list[A
 
 
 def gradients(form: Form) -> Any:
-    """The result, and the gradients of what is no constant, of a cotangent and the operands."""
+    """Returns the result, and gradients of operands that are no constants."""
 
     def both(g: Any, *operands: Any) -> Any:
         places = [i for i, each in enumerate(form.operands) if each not in CONSTANTS]
@@ -86,7 +86,7 @@ def assert_sent(cell: str, sent: Counter[tuple[str, int]], form: Form) -> None:
             assert sizes == [amounts[0] * PARTS * COLUMNS * 4], (cell, sent)
         elif name == "collective-permute":
             part = math.prod(SHAPES[form.operands[0]]) * 4 // PARTS
-            # A packed bias is a row beside so many.
+            # The share of a packed bias, one row among many, is small.
             assert amounts[0] <= sum(sizes) / part < amounts[0] + 0.02, (cell, sent)
 
 
@@ -109,7 +109,7 @@ def test_the_page_says_what_is_sent(name: str, dims: str, rng: np.random.Generat
     forward = sent_by(jax.jit(function).lower(*operands).compile())
     compiled = both.lower(g, *operands).compile()
     assert_sent(row.jax_forward, forward, form)
-    if name != "linear_cross_entropy":  # its products are XLA's, and so are their bits
+    if name != "linear_cross_entropy":  # XLA computes its products, so bits may differ
         assert_sent(row.jax_backward, sent_by(compiled) - forward, form)
         whole = [np.asarray(operand) for operand in (g, *operands)]
         assert_same_bits(compiled(g, *operands), both(*whole))

@@ -1,4 +1,4 @@
-"""Softmaxes under jit whose columns are split: the bits of one device, and no row is sent."""
+"""Softmax functions on split columns under jit: the bits of one device, and no row is sent."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_part_that_is_a_subtree_sends_a_few_numbers_a_row(
 @pytest.mark.parametrize("is_shardy", [True, False])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_under_vmap(name: str, is_shardy: bool) -> None:
-    """The mask is the same for all of a batch."""
+    """All elements of a batch have the same mask."""
     (x, g), mask = drawn(4 * 1024, "float32", 2)
     function = jax.vmap(gradients(name), (0, 0, None))
     expected = jax.jit(function)(x, g, mask[0])
@@ -126,7 +126,7 @@ def test_under_vmap(name: str, is_shardy: bool) -> None:
 
 
 def test_inside_shard_map_over_some_axes() -> None:
-    """Shards that cannot tell their number gather the row."""
+    """Shards that do not know their number gather the row."""
     (x, g), mask = drawn(2048, "float32", 2)
     mesh = make_mesh()
     function = gradients("scaled_causal_softmax")

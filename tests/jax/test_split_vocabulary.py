@@ -1,4 +1,4 @@
-"""cross_entropy inside of shard_map, on columns that devices share."""
+"""cross_entropy inside shard_map, on columns that devices share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _towards(f: Callable[..., Any], labels: Any) -> Callable[..., Any]:
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("columns", [4096, 1300, 20])
 def test_columns_on_a_named_axis(columns: int, check_vma: bool, rng: Any) -> None:
-    """In shard_map: the bits of whole rows, for every number of devices, and no row is sent."""
+    """For any number of devices there are the bits of whole rows, and no row is sent."""
     x = jnp.asarray(rng.normal(size=(6, columns)) * 3, jnp.float32)
     labels = jnp.asarray(rng.integers(0, columns, 6)).at[2].set(-100)
     g = jnp.asarray(rng.normal(size=6), jnp.float32)
@@ -52,7 +52,7 @@ def test_columns_on_a_named_axis(columns: int, check_vma: bool, rng: Any) -> Non
         if columns == 4096 and count > 1:
             sent = collectives_of(jax.jit(split).lower(x, labels).compile().as_text())
             assert set(sent) == {"all-gather"}
-            # Numbers a row: the maximum, the label's logit and the sum of all; then two sums.
+            # Numbers per row: maximum, the label's logit and the sum of all; then two sums.
             assert sorted(sent["all-gather"]) == [2 * 4 * 6 * count, 3 * 4 * 6 * count]
 
 

@@ -1,4 +1,4 @@
-"""Wrong arguments of public functions: each message names the argument, and what came."""
+"""Wrong arguments of public functions: each message names the argument and its value."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def rngs() -> nnx.Rngs:
     return nnx.Rngs(0)
 
 
-# Each row has a call, the error, and its message. What takes JAX's arrays is made in the call, as
-# importing a test must not start JAX.
+# A call, its error, and its message. JAX's arrays are made inside the call, because the import of a
+# test must not start JAX.
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    # Numbers that are traced; others are in tests/test_numbers.py.
+    # Traced numbers; tests/test_numbers.py has others.
     (
         lambda: traced(lambda p: bj.bias_dropout_add(X, p=p, seed=1), np.ones(3)),
         TypeError,
@@ -64,7 +64,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
             ("rotary", lambda **flag: bj.rotary(X, X, X, **flag)),
         )
     ),
-    # Arrays that are none, or another machine's.
+    # Arguments that are no arrays, or arrays of another byte order.
     (
         lambda: bj.linear_cross_entropy(X, None, np.zeros(4, np.int32)),
         TypeError,
@@ -93,7 +93,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "make_viewless: x has dtype >f4, expected an array of a dtype that JAX has",
     ),
-    # Seeds are refused.
+    # Seeds.
     (
         lambda: bj.bias_dropout_add(X, seed=jnp.ones(2)),
         TypeError,
@@ -109,7 +109,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "bias_dropout_add: seed has dtype float32, expected an integer dtype",
     ),
-    # Flags are refused.
+    # Flags.
     (
         lambda: bj.bias_dropout_add(X, seed=1, training="no"),
         TypeError,
@@ -126,7 +126,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "bias_dropout_add: training is traced, expected True or False known when the function is "
         "compiled: name it in static_argnames of jax.jit, or take it from outside the function",
     ),
-    # The form of GELU is refused.
+    # The form of GELU.
     (
         lambda: bj.bias_gelu(X, approximate=None),
         ValueError,
@@ -137,7 +137,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ValueError,
         f"bias_gelu: approximate is array([1., 1.]), expected {FORMS}",
     ),
-    # all_gather refuses.
+    # all_gather.
     *(
         (
             lambda name=name: bj.all_gather(X, name),
@@ -164,7 +164,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "all_gather: check is 1, expected True or False",
     ),
-    # make_viewless refuses.
+    # make_viewless.
     *(
         (
             lambda x=x: bj.make_viewless(x),
@@ -177,7 +177,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
             (np.asarray([object()]), "dtype object"),
         )
     ),
-    # BiasGELU refuses.
+    # BiasGELU.
     *(
         (
             lambda features=features: BiasGELU(features, rngs=rngs()),
@@ -234,7 +234,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "BiasGELU: x has type str, expected an array of a dtype that JAX has",
     ),
-    # BiasDropoutAdd refuses.
+    # BiasDropoutAdd.
     (
         lambda: BiasDropoutAdd(None),
         TypeError,
@@ -280,7 +280,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         TypeError,
         "BiasDropoutAdd: deterministic is array([1., 1.]), expected True or False",
     ),
-    # FusedScaleMaskSoftmax refuses.
+    # FusedScaleMaskSoftmax.
     (
         lambda: FusedScaleMaskSoftmax(np.ones(2)),
         ValueError,
@@ -349,7 +349,7 @@ def test_refused_by_name(call: Callable[[], Any], error: Any, message: str) -> N
 
 
 def test_not_refused() -> None:
-    """Values that stand for an argument of the right kind in NumPy, JAX or Flax."""
+    """Values of NumPy, JAX or Flax that are equivalent to valid arguments."""
     key = jax.random.key(0)
     expected = bj.bias_dropout_add(X, p=0.5, seed=key)
     for training in (np.True_, jnp.asarray(True)):

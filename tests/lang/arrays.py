@@ -14,7 +14,7 @@ SPACE = (3, 4, 7)
 
 
 def draw(rng: np.random.Generator, operand: Operand, space: Sequence[int] = SPACE) -> Any:
-    """An operand's array; a table has a dimension less than the space and one of size 1."""
+    """Returns an operand's array; a table lacks a dimension and has another of size 1."""
     shape = {
         roles.Full: tuple(space),
         roles.Row: (space[-1],),

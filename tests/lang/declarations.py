@@ -1,4 +1,4 @@
-"""Ops as a user would declare them, for the tests of what follows from a declaration."""
+"""User-declared ops for the tests of programs derived from declarations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def masked_mean(x: bl.Full, hidden: bl.Mask, scale: bl.PerRow):
 
 
 def spread(x: bl.Full, scale: bl.PerRow, bias: bl.Row):
-    """Numbers that a row has one of, added at every place of it and summed again."""
+    """Per-row numbers are added at every column and summed again."""
     mean = bl.mean(x)
     rest = bl.mean(x - mean) + bl.sum(scale + bias)
     return x * (mean + rest), bl.sum(bl.maximum(scale, x - rest) - scale)
@@ -69,7 +69,7 @@ def dropped(x: bl.Full, seed: bl.Integer, *, p: float = 0.25):
 
 
 def functions(x: bl.Full, y: bl.Full):
-    """Every function of one number, and those of two."""
+    """Every function of one number, and the functions of two."""
     inner = bl.minimum(bl.exp(x) + bl.exp2(-x), bl.expm1(x) + 9.0) + bl.log(2.0 + x * x)
     outer = bl.log1p(x * x) + bl.softplus(x) * bl.erf(y) + bl.sqrt(1.0 + y * y) + abs(y)
     gates = bl.gelu(x) + bl.gelu(y, "none") + bl.gelu(x, "sigmoid") + bl.silu(y) * bl.sigmoid(x)

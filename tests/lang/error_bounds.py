@@ -1,9 +1,9 @@
 """Bounds on the error of a program's results against the float64 reference, element by element.
 
-Each value of the program is what the reference has, and a bound on the distance of what a kernel
-has in its place. The bound is infinite where nothing can be said: a comparison of numbers that are
-closer than their errors, a division by what may be zero, an overflow that only one of the two has.
-Everything that follows from such an element says nothing either.
+Each value has the reference's numbers, and a bound on the distance of a kernel's numbers from them.
+The bound is infinite if nothing can be promised: for a comparison of numbers that are closer than
+their errors, a division by a possible zero, or an overflow that only one of the two has. Values
+computed from such an element have infinite bounds too.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _FORMATS = {
     "float64": (2.0**-53, 2.0**-1074, 1.79e308),
 }
 _OF_REFERENCE = 2.0**-53
-_NEARLY = 1 - 2.0**-9  # next to the largest number only one of the two may overflow
+_NEARLY = 1 - 2.0**-9  # near the largest number one of the two may overflow alone
 
-# Roundings of an operation in halves of a unit; what is not here is exact, or has 2 units.
+# Roundings of an operation in halves of a unit; others are exact, or have 2 units.
 _ROUNDINGS = {"add": 1, "sub": 1, "mul": 1, "div": 1, "fma": 1, "sqrt": 1, "float": 1, "rsqrt": 2.5}
 _EXACT = frozenset({"neg", "abs", "minimum", "maximum", "stop_gradient"})
 _OTHERWISE = 4.0
-# Bounds on the derivatives of functions that rise and fall.
+# Bounds on the derivatives of functions that are not monotone.
 _LIPSCHITZ = {"silu": 1.1, "gelu": 2.0, "abs": 1.0, "silu_slope": 0.5}
-# Of functions for results of 16 bits: relative, and next to where they have underflowed.
+# Errors of functions for 16-bit results: relative, and absolute where they underflow.
 _ROUGH = {"float16": (2.0**-18.5, 2.0**-45), "bfloat16": (2.0**-14.7, 2.0**-134)}
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """Numbers of the reference, and how far the kernel's may be: 0 or infinite but for floats."""
+    """Numbers of the reference, and bounds of a kernel's errors: 0 or infinite unless floats."""
 
     value: Numbers
     error: Numbers
@@ -68,7 +68,7 @@ class _Arithmetic:
         self.half_unit, self.tiny, self.largest = _FORMATS[dtype]
 
     def rounded(self, value: Numbers, error: Numbers, magnitude: Numbers, halves: float) -> Bounded:
-        """A finite value after so many roundings of numbers of at most that magnitude."""
+        """Returns a finite value after `halves` half-unit roundings at most at `magnitude`."""
         rounding = magnitude * (halves * self.half_unit + 16 * _OF_REFERENCE) + 8 * self.tiny
         error = np.where(error > 0, error * (1 + 1e-9), 0.0) + rounding
         error = np.where(magnitude + error > self.largest * _NEARLY, np.inf, error)
@@ -77,7 +77,7 @@ class _Arithmetic:
     def monotone(
         self, function: Callable[..., Numbers], inputs: Sequence[Bounded], halves: float
     ) -> Bounded:
-        """A function that rises or falls in each input by itself, from the corners of the box."""
+        """Returns a function that is monotone in each input, from the corners of the box."""
         value = np.asarray(function(*(x.value for x in inputs)), np.float64)
         corners = [
             np.asarray(function(*ends)) for ends in itertools.product(*(x.ends() for x in inputs))
@@ -95,7 +95,7 @@ class _Arithmetic:
         return self.without(Bounded(value, error), inputs)
 
     def without(self, bounded: Bounded, inputs: Sequence[Bounded]) -> Bounded:
-        """Unknown where an input is."""
+        """Returns the value with unknown elements where an input is unknown."""
         unknown = np.isinf(bounded.error)
         for x in inputs:
             unknown = unknown | x.unknown
@@ -125,7 +125,7 @@ class _Arithmetic:
             middle = Bounded(np.abs(x.value), np.where(x.error > 0, np.abs(x.value) - low, 0))
             falling = self.monotone(function, [middle], _OTHERWISE)
             rising = self.monotone(function, [Bounded(np.abs(x.value), x.error)], _OTHERWISE)
-            # x² is rounded in the reference: that is relative to the exponent.
+            # The reference rounds x², with an error relative to the exponent.
             own = falling.value * (4 * _OF_REFERENCE * x.value**2)
             error = np.maximum(falling.error, rising.error) + np.where(np.isfinite(own), own, 0)
             return self.without(Bounded(falling.value, error), inputs)
@@ -141,7 +141,7 @@ class _Arithmetic:
             zero = (low <= 0) & (high >= 0)
             return Bounded(bounded.value, np.where(zero, np.inf, bounded.error))
         if operation == "fma":
-            # The reference rounds the product, and may overflow there.
+            # The reference rounds the product, and may overflow.
             product = np.abs(inputs[0].value * inputs[1].value)
             ends = [np.abs(x.value) + x.error for x in inputs]
             overflows = (ends[0] * ends[1] > 1e308) & (ends[0] < np.inf) & (ends[1] < np.inf)
@@ -170,7 +170,7 @@ class _Arithmetic:
         if dtype:
             own = np.abs(value) * _ROUGH[dtype][0] + _ROUGH[dtype][1]
             own = own + (node.operation == "silu_slope") * 2.0**-25
-            is_zero = (x.value == 0) & (value == 0)  # which is exact
+            is_zero = (x.value == 0) & (value == 0)  # zero is exact
             error = error + np.where(np.isfinite(own) & ~is_zero, own, 0.0)
         if node.operation != "abs":
             rounded = self.rounded(value, error, np.abs(value) + error, _OTHERWISE).error
@@ -179,7 +179,7 @@ class _Arithmetic:
             # The reference multiplies by a sigmoid that may be subnormal.
             error = error + np.where(np.isfinite(value), np.abs(x.value) * 2.0**-1073, 0.0)
         if node.operation == "gelu":
-            # Where its derivatives cross zero units in the last place are those of 1.
+            # Where its derivatives cross zero, the units are those near 1.
             own = (node.static[1] > 0) * 4 * self.half_unit + 2.0**-45 * (1 + np.abs(x.value))
             error = error + np.where(np.isfinite(own) & (x.value != 0), own, 0.0)
         return self.without(Bounded(value, error), [x])
@@ -187,7 +187,7 @@ class _Arithmetic:
     # ---- Reductions ----
 
     def summed(self, x: Bounded, axis: int, depth: float) -> Bounded:
-        """A sum in a tree of that depth; the reference may add one after the other."""
+        """Returns a sum in a tree of that depth; the reference may add in sequence."""
         value = np.sum(x.value, axis=axis, keepdims=True)
         finite = np.isfinite(x.value)
         reach = np.sum(np.where(finite, np.abs(x.value) + x.error, 0), axis=axis, keepdims=True)
@@ -221,7 +221,7 @@ class _Arithmetic:
             largest = np.take_along_axis(low, value, -1)
             column = np.arange(count)[None, :]
             clear = np.where(column < value, high < largest, high <= largest) | (column == value)
-            # The first NaN is one whatever else there is.
+            # The first NaN wins, whatever else the row has.
             first = np.isnan(np.take_along_axis(x.value, value, -1))
             known = np.all(clear, axis=-1, keepdims=True) | first
             return Bounded(value, np.where(known & ~unknown, 0.0, np.inf))
@@ -241,12 +241,12 @@ class _Arithmetic:
 def bounds_of(
     program: Program, operands: Sequence[Numbers], arithmetic: str, dtypes: Sequence[str]
 ) -> list[Bounded]:
-    """The reference's results, and how far those of a kernel may be.
+    """Returns the reference's results, with bounds of a kernel's errors.
 
     Args:
-      program, operands: as of `evaluate`.
+      program, operands: as in `evaluate`.
       arithmetic: the type in which the kernel computes.
-      dtypes: of the results.
+      dtypes: the dtypes of the results.
     """
     space = reference._space(program, operands)
     rows, columns = math.prod(space[:-1]), space[-1]
@@ -333,7 +333,7 @@ def _parts(whole: Sequence[Bounded]) -> list[list[Numbers]]:
 
 
 def misses(bounded: Bounded, found: Numbers) -> Numbers:
-    """The elements whose error is beyond its bound."""
+    """Returns a mask of the elements whose error exceeds its bound."""
     found = np.asarray(found).astype(np.float64)
     with np.errstate(all="ignore"):
         close = np.abs(found - bounded.value) <= bounded.error

@@ -1,7 +1,8 @@
-"""Random programs and calls of them, each from a number.
+"""Random programs and calls, each generated from a number.
 
-The search is not that of hypothesis, whose programs are mostly of a few operations. A program has
-the first steps of one of more steps and the same number: that is how one that fails is shrunk.
+hypothesis does not do the search: its programs mostly have few operations. A program with fewer
+steps equals the first steps of the program with the same number: in this way a failing program is
+shrunk.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.frameworks import DTYPES, numpy_dtype
 COLUMN_COUNTS = (7, 7, 1, 2, 3, 33, 33, 64, 64, 100, 511, 513, 256, 0, 1025, 2500)
 ROW_COUNTS = (1, 3, 3, 2, 5, 17, 17, 40, 40, 131, 131, 0)
 MOST_ELEMENTS = (5_000, 5_000, 5_000, 5_000, 120_000)
-# One call in so many has a few rows so long that their columns are dealt to threads.
+# One in this many calls has a few rows so long that their columns are divided among threads.
 LONG_ROWS_ONE_IN = 24
 LONG_SPACES = ((65_536,), (1, 70_001), (2, 70_001))
 MOST_STEPS = 30
@@ -32,15 +33,15 @@ FLOATS = (2.0, 1.0, -1.0, 0.5, 0.0, -0.0, 1e-3, 3.0, 1e30, math.inf, -math.inf, 
 INTEGERS = (1, 0, 2, -1, 5, 100, 2**31, 2**63 - 1)
 LABELS = ("int64", "int32", "uint8", "int8", "int16", "uint16", "uint32", "uint64")
 
-# How the numbers of an operand are drawn; those of the first kinds more often.
+# Kinds of numbers of an operand; repeated kinds are drawn more often.
 KINDS = ("normal", "normal", "normal", "few", "wide", "special", "constant")
-# How a tensor lies in memory.
+# Memory layouts of tensors.
 LAYOUTS = ("contiguous", "contiguous", "transposed", "strided", "expanded", "offset")
 
 
 @dataclass(frozen=True)
 class Array:
-    """The distribution of an array of a call."""
+    """The shape, dtype and distribution of an array of a call."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -50,12 +51,14 @@ class Array:
 
 @dataclass(frozen=True)
 class RandomCall:
-    """A program and what it is called with.
+    """A program and the arguments of its call.
 
     Attributes:
-      operands: one for each of the program's; tangents and results have shapes that follow.
-      moved: which operands have a tangent, and wanted which a cotangent; given which results do.
-      seed: of the numbers.
+      operands: one for each operand of the program; the shapes of tangents and results follow.
+      moved: the operands with a tangent.
+      wanted: the operands with a cotangent.
+      given: the results with a cotangent.
+      seed: the seed of the numbers.
     """
 
     program: Program
@@ -81,17 +84,17 @@ T = TypeVar("T")
 
 
 class Draws(random.Random):
-    """Choices of one number."""
+    """Random choices from one number."""
 
     def late(self, values: Sequence[T]) -> T:
-        """One of them, the last ones more often: so programs are deep."""
+        """Returns one of the values, later ones more often, so that programs are deep."""
         return values[-1 - min(self.randrange(len(values)), self.randrange(len(values)))]
 
     def coin(self) -> bool:
         return self.random() < 0.5
 
     def value(self, builder: Builder, values: Sequence[Value]) -> Value:
-        """One of them, mostly one that nothing has been computed from: little is left unused."""
+        """Returns one of the values, mostly an unused one, so that few stay unused."""
         used = {number for node in builder.nodes for number in node.inputs}
         fresh = [value for value in values if value.number not in used]
         return self.late(fresh if fresh and self.random() < 0.7 else values)
@@ -111,7 +114,7 @@ _STEPS = (
 
 
 def _step(draws: Draws, builder: Builder, values: list[Value]) -> Value | None:
-    """One more value of some that there are; None where there is none to make it of."""
+    """Returns a new value computed from existing ones; None if there are no suitable ones."""
 
     def pick(*dtypes: str) -> Value | None:
         found = [value for value in values if value.kind in dtypes]
@@ -172,7 +175,7 @@ def _results(draws: Draws, builder: Builder, values: list[Value]) -> list[Result
 
     def pick(has_rows: bool = True) -> Value:
         value = draws.value(builder, found) if results else found[-1]
-        # The same for all rows is no result by itself.
+        # A value equal for all rows cannot be a result by itself.
         return (
             value if value.axes & ROWS or not has_rows else builder.apply("add", values[0], value)
         )
@@ -196,12 +199,12 @@ def _double(part: float) -> Any:
 
 
 def steps_of(number: int) -> int:
-    """Counts the steps of the program of a number."""
+    """Returns the number of steps of a number's program."""
     return Draws(f"{number} count").randint(1, MOST_STEPS)
 
 
 def random_program(number: int, steps: int) -> Program:
-    """The program of a number, after so many of its steps."""
+    """Returns the program of a number after `steps` of its steps."""
     builder = Builder()
     draws = Draws(f"{number} operands")
     first = draws.choice([roles.Full, roles.Full, roles.Halves])
@@ -261,7 +264,7 @@ def _dtype(draws: Draws, operand: Operand) -> str:
 
 
 def random_call(number: int, steps: int) -> RandomCall:
-    """A program, shapes, dtypes, layouts, and which derivatives are wanted."""
+    """Returns a program, shapes, dtypes, layouts, and the wanted derivatives."""
     program, draws = random_program(number, steps), Draws(f"{number} arrays")
     space = _space(draws)
     long = Draws(f"{number} long rows")
@@ -323,7 +326,7 @@ def _numbers(rng: np.random.Generator, array: Array) -> Any:
 
 
 def drawn(rng: np.random.Generator, array: Array) -> Any:
-    """An array of NumPy; one that will be expanded is the same along a dimension."""
+    """Returns a NumPy array; an expanded one is constant along a dimension."""
     with np.errstate(all="ignore"):
         numbers = np.asarray(_numbers(rng, array)).astype(numpy_dtype(array.dtype))
     if array.layout == "expanded" and array.shape and numbers.size:
@@ -333,7 +336,7 @@ def drawn(rng: np.random.Generator, array: Array) -> Any:
 
 
 def laid_out(rng: np.random.Generator, tensor: Any, layout: str) -> Any:
-    """A tensor of the same numbers that lies in memory in another way."""
+    """Returns a tensor with the same numbers in another memory layout."""
     import torch
 
     if not tensor.ndim or not tensor.numel():
@@ -350,7 +353,7 @@ def laid_out(rng: np.random.Generator, tensor: Any, layout: str) -> Any:
     if layout == "expanded":
         for d in range(tensor.ndim):
             first = tensor.narrow(d, 0, 1)
-            # By their bytes: a NaN is not itself.
+            # Compare bytes: a NaN is not equal to itself.
             if (
                 tensor.view(torch.uint8) == first.expand_as(tensor).contiguous().view(torch.uint8)
             ).all():

@@ -1,4 +1,4 @@
-"""The words of programs, and what the interpreter makes of words and arrays that are wrong."""
+"""The bytecode of programs, and the interpreter's errors for wrong bytecode and arrays."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def programs() -> list[Program]:
 
 
 def members(enumeration: str) -> list[str]:
-    """Names of an enumeration of program.h, in their order; those with a value are left out."""
+    """Returns the names of an enumeration of program.h, in order, except names with a value."""
     text = (ROOT / "cpp/interpreter/program.h").read_text()
     body = re.search(rf"enum (?:class )?{enumeration} : int32_t {{(.*?)}};", text, re.DOTALL)
     assert body is not None
@@ -113,7 +113,7 @@ def test_operations_have_the_numbers_of_the_interpreter() -> None:
     assert len(counts) == 1
     names = [name.partition(" ")[0] for name in found[:-1] if name not in counts]
     assert names == [in_c(operation) for operation in OPERATIONS]
-    # What follows the elementwise ones begins where their count stands.
+    # Operations after the elementwise ones start at the elementwise count.
     assert names.index("kIntegerNegative") == found.index("kElementwise")
     assert "kIntegerNegative = kElementwise" in found
 
@@ -159,7 +159,7 @@ print(hashed.hexdigest())
 
 
 def test_words_are_the_same_in_every_process() -> None:
-    """Sets have another order in each, and the words are part of what compiled graphs hold."""
+    """Sets are ordered differently in each process, and compiled graphs contain the bytecode."""
     found = set()
     for seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
@@ -170,7 +170,7 @@ def test_words_are_the_same_in_every_process() -> None:
     assert len(found) == 1
 
 
-# ---- What they say ----
+# ---- The content of sections ----
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Instruction:
 
 
 class Sections:
-    """Words taken apart."""
+    """A program's bytecode, decoded into sections."""
 
     def __init__(self, words: bytes) -> None:
         numbers = struct.unpack(f"={len(words) // 4}i", words)
@@ -214,7 +214,7 @@ _REDUCTIONS = ("sum", "max", "argmax")
 
 
 def inputs_of(instruction: Instruction, where: str) -> list[tuple[str, int]]:
-    """Registers that an instruction of a row or tile section reads, as (pool, number)."""
+    """Returns the registers that an instruction of a row or tile section reads: (pool, number)."""
     name, a, b, c = instruction.operation, instruction.a, instruction.b, instruction.c
     if name in ("load", "load_mask", "load_row", "load_label", "column", "columns"):
         return []
@@ -251,9 +251,10 @@ def output_of(instruction: Instruction, where: str) -> tuple[str, int]:
 
 
 def executed(sections: Sections, pieces: int) -> list[Any]:
-    """What is stored and reduced, as terms; a row is so many pieces. A missing value is an error.
+    """Returns stored and reduced values as terms, for rows of `pieces` pieces.
 
-    In a single piece what an earlier phase had is not computed again.
+    A missing value is an error. In a single piece, values of an earlier phase are not computed
+    again.
     """
     registers: dict[tuple[str, int], Any] = {}
     for where in ("tile", "row"):
@@ -307,7 +308,7 @@ def executed(sections: Sections, pieces: int) -> list[Any]:
 
 
 def test_registers_hold_what_is_read_of_them(programs: list[Program]) -> None:
-    """In rows of one piece and of several; none of them is read before it is written."""
+    """Rows have one piece or several; no register is read before it is written."""
     for program in programs:
         sections = Sections(words_of(program))
         once = executed(sections, 1)
@@ -322,7 +323,7 @@ def test_registers_hold_what_is_read_of_them(programs: list[Program]) -> None:
 
 
 def test_stores_stand_in_the_last_section(programs: list[Program]) -> None:
-    """So the first result may lie in the memory of an operand: nothing is read behind a store."""
+    """Nothing is read after a store, so that the first result may use an operand's memory."""
     for program in programs:
         sections = Sections(words_of(program))
         for number, section in enumerate(sections.of):
@@ -333,7 +334,7 @@ def test_stores_stand_in_the_last_section(programs: list[Program]) -> None:
             assert number >= len(sections.of) - 2
             if number % 2:
                 assert where == list(range(where[0], len(names)))
-            else:  # a float a row is stored behind the tiles, and read by nothing
+            else:  # a per-row float is stored after the tiles, and nothing reads it
                 assert not [name for name in names if name == "load"]
 
 
@@ -352,7 +353,7 @@ def test_a_reduction_can_be_stored_at_every_place() -> None:
 
 
 def test_a_batch_draws_the_words_of_each_alone() -> None:
-    """Also by a seed that is a constant of the program, where nothing else tells batches apart."""
+    """This holds for a seed that is a constant too, where nothing else distinguishes batches."""
 
     def op(x: bl.Full):
         return bl.where(bl.dropout_keep(0.5, 7), x, 0.0)
@@ -366,7 +367,7 @@ def test_a_batch_draws_the_words_of_each_alone() -> None:
     assert not torch.equal(rows, both)
 
 
-# ---- Malformed words, and arrays that do not fit ----
+# ---- Malformed bytecode, and arrays that do not fit ----
 
 
 def run(
@@ -382,7 +383,7 @@ def run(
 
 
 def arrays_of(program: Program) -> tuple[list[Any], list[Any]]:
-    """Tensors for a program without tables, masks and integers of the whole call."""
+    """Returns tensors for a program without tables, masks and integers of the whole call."""
     shapes = {
         bl.Full: (3, 7),
         bl.Row: (7,),
@@ -416,7 +417,7 @@ def malformed(words: bytes, rng: np.random.Generator) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("op", [ops.layer_norm, ops.cross_entropy, ops.swish_gate])
 def test_malformed_words_are_an_error(op: Any, rng: np.random.Generator) -> None:
-    """Words that are changed may be those of another program, and then run; most are refused."""
+    """Changed bytecode may be another valid program, which then runs; most changes are refused."""
     program = with_derivatives(program_of(op))[2]
     operands, results = arrays_of(program)
     refused = 0
@@ -499,7 +500,7 @@ def test_the_result_in_the_operand_s_memory(op: Any, shape: Any, dtype: str, rng
     found = x.clone()
     assert function(found, out=found) is found
     assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
-    # Also where the rows are no piece of memory.
+    # It also works if rows are not contiguous.
     wide = torch.zeros(shape[0], shape[1] + 5, dtype=x.dtype)
     inner = wide[:, 2:-3]
     inner.copy_(x)

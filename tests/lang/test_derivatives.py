@@ -1,4 +1,4 @@
-"""Derivatives of programs in float64: against differences, against each other, to third order."""
+"""Derivatives of programs in float64: against differences and each other, to third order."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_what_counts_in_one_column_is_added_there() -> None:
     np.testing.assert_array_equal(np.signbit(found), [[True, False, False], [False, True, True]])
 
 
-# What is chosen where the derivative of the other is infinite or NaN; x, and the first derivative.
+# Choices whose other branch has an infinite or NaN derivative: x, and the first derivative.
 CHOICES: dict[str, tuple[Any, Any, Any]] = {
     "log": (lambda bl, x: bl.where(x > 0, bl.log(x), 0.0), [-1.0, 0, 2], [0.0, 0, 0.5]),
     "sqrt": (lambda bl, x: bl.where(x > 0, bl.sqrt(x), 0.0), [-1.0, 0, 4], [0.0, 0, 0.25]),
@@ -230,7 +230,7 @@ def test_choices_between_numbers_and_what_has_no_finite_derivative(name: str) ->
     numbers, ones = np.array([x]), np.ones((1, 3))
     (found,) = evaluate(first, [numbers, ones])
     np.testing.assert_allclose(found, [expected])
-    # Of second order, and forward over reverse: finite, and the same.
+    # Second order, and forward over reverse: finite and equal.
     second = vjp(first, [True], [True, False])
     (pulled,) = evaluate(second, [numbers, ones, ones])
     (pushed,) = evaluate(jvp(first, [True, False]), [numbers, ones, ones])
@@ -252,7 +252,7 @@ def test_the_gradient_of_max_goes_to_the_first_of_equal_ones() -> None:
 
 @pytest.mark.parametrize("kind", ["tanh", "none", "sigmoid"])
 def test_gelu_to_the_fifth_order(kind: Any) -> None:
-    """Each order against differences of the one below, which is a program by itself."""
+    """Each order is compared with differences of the order below, a program by itself."""
     from bridge import lang as bl
 
     def op(x: bl.Full):
@@ -271,7 +271,7 @@ def test_gelu_to_the_fifth_order(kind: Any) -> None:
 
 
 def test_cotangents_are_added_in_the_documented_order() -> None:
-    """The last use first; at every place of a row, along it, then what came a row at a time."""
+    """The last use comes first; then values per element, along the row, and per row."""
     from bridge import lang as bl
 
     def op(x: bl.Full, r: bl.PerRow):
@@ -318,7 +318,7 @@ def test_tangents_are_added_from_left_to_right() -> None:
 
 
 def test_log_softmax_against_jax(rng: np.random.Generator) -> None:
-    """An independent reference for the whole way from a declaration to its second derivative."""
+    """JAX is an independent reference from a declaration to its second derivative."""
     import jax
     import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""Properties of the generated C++ for the CPU that results do not show."""
+"""Properties of the generated C++ for the CPU that its results do not show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bridge.lang.emission import source_of
 from bridge.lang.emission_cuda import cuda_source_of
 from bridge.ops.declared import traced
 
-KEEPS, BACKWARD = 1, 2  # of the passes of training
+KEEPS, BACKWARD = 1, 2  # the passes of training
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

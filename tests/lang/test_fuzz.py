@@ -1,7 +1,7 @@
 """Random programs: the same bits everywhere, and within bounds of the float64 reference.
 
-Of the parts of the search as many are run as their marker says, others for each commit, and all in
-`make exhaustive`. What fails is shrunk; its part can be run alone, by the name of the test.
+The marker says how many parts of the search run, different ones for each commit; `make exhaustive`
+runs all. A failure is shrunk, and its part can run alone, by the name of the test.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Run:
     """A call of a program or of a derivative, on drawn arrays.
 
     Attributes:
-      program: what is computed; params: of the call.
-      arrays, layouts: of its operands.
+      program: the program; params: the parameters of the call.
+      arrays, layouts: the operands and their memory layouts.
     """
 
     def __init__(self, code: str, params: ProgramParams, arrays: list[Any], layouts: list[str]):
@@ -63,7 +63,7 @@ class Run:
         ]
 
     def for_jax(self) -> list[Any]:
-        """Integers are two words there."""
+        """Returns the arrays with integers as two words."""
         return [
             np.array([int(array) & 0xFFFFFFFF, int(array) >> 32 & 0xFFFFFFFF], np.uint32)
             if operand.role is roles.Integer
@@ -72,7 +72,7 @@ class Run:
         ]
 
     def flipped(self) -> Run:
-        """The same on other numbers."""
+        """Returns the same call on other numbers."""
         arrays = [
             np.int64(int(array) ^ 1) if operand.role is roles.Integer else np.flip(array).copy()
             for operand, array in zip(self.program.operands, self.arrays, strict=True)
@@ -80,7 +80,7 @@ class Run:
         return Run(self.params.code, self.params, arrays, self.layouts)
 
     def batched_with(self, other: Run) -> Run:
-        """Both in one call."""
+        """Returns one batched call for both."""
         ndim = len(space_of(self.program, self.arrays))
         arrays = []
         for operand, *pair in zip(self.program.operands, self.arrays, other.arrays, strict=True):
@@ -88,13 +88,13 @@ class Run:
             if operand.role in (
                 roles.Table,
                 roles.Mask,
-            ):  # they lie against the space from the right
+            ):  # they align with the space from the right
                 both = both.reshape(2, *[1] * (ndim + 1 - both.ndim), *both.shape[1:])
             arrays.append(both)
         return Run(self.params.code, self.params.with_batch(), arrays, self.layouts)
 
     def row_alone(self, row: int) -> Run | None:
-        """The same for one row, without what is summed over rows; None if that is everything."""
+        """Returns the call for one row, without sums over rows; None if nothing is left."""
         dtypes = [
             "" if result.role is roles.Row else dtype
             for result, dtype in zip(self.program.results, self.dtypes, strict=True)
@@ -127,7 +127,7 @@ def space_of(program: Program, arrays: list[Any]) -> tuple[int, ...]:
 
 
 def runs_of(call: RandomCall, rng: Generator) -> tuple[list[Run], dict[Any, Any]]:
-    """The program, its forward and its reverse mode; and their arrays by their tags."""
+    """Returns the program, its forward and its reverse mode, and their arrays by tag."""
     program = call.program
     arrays = [drawn(rng, array) for array in call.operands]
     layouts = [array.layout for array in call.operands]
@@ -161,7 +161,7 @@ def runs_of(call: RandomCall, rng: Generator) -> tuple[list[Run], dict[Any, Any]
                 **dict.fromkeys(roles.DOUBLE, (*space[:-1], 2 * space[-1])),
             }.get(result.role, space)
             found["cotangent", i] = another(Array(shape, dtypes[i], "normal", "contiguous"))
-        # The cotangent of a table comes unsummed, in the type of the arithmetic.
+        # The cotangent of a table is unsummed, in the type of the arithmetic.
         own = [
             params.arithmetic if operand.role is roles.Table else array.dtype
             for operand, array, is_wanted in zip(
@@ -212,7 +212,7 @@ def ordinary_settings() -> Iterator[None]:
 
 
 def check(call: RandomCall) -> list[float]:
-    """Returns for each result of how many of its elements the bounds say something."""
+    """Returns for each result the fraction of its elements with finite bounds."""
     import torch
 
     rng = np.random.default_rng(call.seed)
@@ -267,7 +267,7 @@ def check_batch(run: Run, results: list[Any], rng: Generator, name: str) -> None
 def check_kept(
     call: RandomCall, runs: list[Run], found: dict[Any, Any], results: list[list[Any]]
 ) -> None:
-    """Derivatives that read values which were saved have the bits of those that compute them."""
+    """Derivatives from saved values have the bits of derivatives that compute them again."""
     nodes, draws = call.program.nodes, Draws(f"{call.seed} kept")
     possible = [n for n, node in enumerate(nodes) if node.dtype == "float" and node.axes & ROWS]
     if not possible:
@@ -278,12 +278,12 @@ def check_kept(
         codes.parse(base.params.code).accuracy
     )
     if code is None:
-        return  # with what is kept its functions are those of float32
+        return  # with saved values its functions have float32 accuracy
     saving = PROGRAM.saving(replace(base.params, code=code))
     own = by_torch(base, base.tensors(np.random.default_rng(0)), saving)
     count = len(call.program.results)
     assert_same(own[:count], results[0], f"program that saves {keeps}\n{call.program}")
-    # What a result holds is not saved besides.
+    # A value that a result holds is not saved a second time.
     held = codes.kept_results(codes.parse(code), split(saving.dtypes)[:count], saving.arithmetic)
     kept = [a if i is None else own[i] for a, i in zip(own[count:], held, strict=True)]
     found = {**found, **{("kept", i): array for i, array in enumerate(kept)}}

@@ -1,4 +1,4 @@
-"""Which functions of a program may be those of a 16-bit type, and how far results are off then."""
+"""The functions of a program that may be 16-bit versions, and the resulting errors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def traced_of(op: Any) -> Any:
 
 
 def rough(code: str) -> list[str]:
-    """The functions of a program that are those of a 16-bit type."""
+    """Returns the functions of a program that are 16-bit versions."""
     program = codes.computed(codes.parse(code))
     types = {"float16", "bfloat16"}
     return [
@@ -94,13 +94,13 @@ def test_what_is_kept_is_what_would_be_computed_again() -> None:
 
 
 def short_log_sums(code: str) -> list[bool]:
-    """For each log-sum of a program whether it is that of a 16-bit type."""
+    """Returns for each log-sum of a program whether it is a 16-bit version."""
     nodes = codes.computed(codes.parse(code)).nodes
     return sorted(node.static is not None for node in nodes if "logsumexp" in node.operation)
 
 
 def test_log_sums_of_what_is_kept_are_those_of_what_would_be_computed_again() -> None:
-    """Whether an operand is kept or a sum, which has more bits; in derivatives of any order."""
+    """A saved operand and a recomputed sum with more bits are treated alike, to any order."""
     program = traced_of(log_sums).program
     operand, doubled = (
         number for number, node in enumerate(program.nodes) if node.operation in ("operand", "add")
@@ -133,7 +133,7 @@ def test_derivatives() -> None:
 
 
 def test_one_column_may_need_more_than_all_others() -> None:
-    """Of a softmax the label's column, whose term meets another."""
+    """In softmax it is the label's column, whose term meets another one."""
     found = traced(log_probs.token_log_probs.declaration, (True, True), 1.0)
     text = codes.vjp(found.texts["bfloat16"], [True], [True, False], False)
     powers = [
@@ -184,7 +184,7 @@ UNITS = {"float16": (11, -14), "bfloat16": (8, -126)}
 
 
 def in_units(name: str, found: torch.Tensor, exact: Any, free: Any = 0.0) -> Any:
-    """By how many units of the type results are off, beyond what is free."""
+    """Returns the errors in units of the type, beyond a free allowance."""
     digits, lowest = UNITS[name]
     exponent = np.maximum(np.frexp(exact)[1] - 1, lowest)
     return (np.abs(found.double().numpy() - exact) - free) / 2.0 ** (exponent - digits + 1)
@@ -192,7 +192,7 @@ def in_units(name: str, found: torch.Tensor, exact: Any, free: Any = 0.0) -> Any
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_gradients_of_log_sums(name: str, rng: np.random.Generator) -> None:
-    """Within 0.52 units, and in the label's column, where 1 is taken off, 2^-23 of the factor."""
+    """Errors are within 0.52 units, plus 2^-23 of the factor in the label's column, minus 1."""
     rows, columns = 256, 200
     x = rng.normal(scale=3.0, size=(rows, columns))
     labels = rng.integers(0, columns, rows)
@@ -218,7 +218,7 @@ def test_gradients_of_log_sums(name: str, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("activation", SLOPES)
 @pytest.mark.parametrize("name", DTYPES)
 def test_gradients_of_every_16_bit_number(name: str, activation: str) -> None:
-    """Within 0.52 units, and 2^-25 where the derivative crosses zero, of each gate."""
+    """Errors are within 0.52 units, plus 2^-25 where the derivative crosses zero, for each gate."""
     numbers = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16).view(DTYPES[name])
     gate = numbers[numbers.isfinite()].requires_grad_()
     up = torch.full_like(gate, 1.375)

@@ -1,4 +1,4 @@
-"""Registers of long programs: what it takes to find them."""
+"""Registers of long programs: the work of their allocation."""
 
 from __future__ import annotations
 

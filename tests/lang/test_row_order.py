@@ -1,4 +1,4 @@
-"""The place in CUDA kernels at which per-row values are computed."""
+"""The position of per-row values in CUDA kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bridge.lang.residents import Residents
 from bridge.lang.row_order import Place, RowOrder
 from bridge.ops.declared import traced
 
-KEEPS, BACKWARD = 1, 2  # of the passes of training
+KEEPS, BACKWARD = 1, 2  # the passes of training
 
 
 def request_of(number: int) -> Request:
@@ -78,7 +78,7 @@ def of_rows_alone(x: bridge.Full, scale: bridge.PerRow) -> Any:
 
 @bridge.op
 def at_the_largest(x: bridge.Full, y: bridge.Full) -> Any:
-    """A column that a row is asked for and that a reduction finds."""
+    """An op that uses a column given per row, and a column found by a reduction."""
     largest = bl.max(x)
     return bl.sum(bl.where(bl.column() == bl.argmax(y), x, -0.0)) * largest, x - largest
 
