@@ -7,8 +7,8 @@
 namespace bridge::interpreter {
 namespace {
 
-// Which registers have been written, in the order of the instructions: one that is read before is
-// an error, so that results depend on nothing but operands.
+// Tracks which registers are written, in the order of the instructions. Reading a register before
+// it is written is an error, so that results depend on operands only.
 class Checker {
  public:
   explicit Checker(const View& view)
@@ -95,7 +95,8 @@ class Checker {
     return true;
   }
 
-  // Of any section; `reals` and `integers` are its registers.
+  // Checks an instruction that any section may have. `reals` and `integers` are the section's
+  // registers.
   bool check_common(const Instruction& in, int32_t operation, Registers& reals,
                     Registers& integers) {
     if (operation >= 0 && operation < kElementwise) {

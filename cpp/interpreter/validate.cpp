@@ -21,7 +21,7 @@ bool is_dtype_of(Role role, int32_t dtype) {
   }
 }
 
-// How many elements an array of the role has, if it is as large as the call allows.
+// Returns true if an array of the role has any element in this call.
 bool has_elements(Role role, bool has_rows, const bridge_program& call) {
   return has_rows &&
          (role == Role::per_row || role == Role::label || role == Role::integer || call.cols > 0);
@@ -106,7 +106,7 @@ bridge_status check_arrays(const bridge_program& call, const View& view, char* m
   for (int32_t i = 0; i < call.results; ++i) {
     const Role role = view.result_role(i);
     if (!is_floating(call.result[i].dtype)) return fail("the dtype of a result", i);
-    // Column sums are zeros where there are no rows.
+    // Column sums over no rows are written too, as zeros.
     const bool writes = role == Role::row ? call.cols > 0 : has_elements(role, has_rows, call);
     if (writes && call.result[i].data == nullptr) return fail("a result is null", i);
     if (writes && !is_aligned(call.result[i])) {
