@@ -92,7 +92,7 @@ class Comparison {
       memset(memory_[i].data(), 0x55, memory_[i].size());
     error = other(call, memory_);
     if (!error.empty() || memory_ == expected) return error;
-    return "what was compiled gives other bits than the interpreter on " +
+    return "the compiled program gives other bits than the interpreter on " +
            std::to_string(shape.batches) + " x " + std::to_string(shape.rows) + " x " +
            std::to_string(shape.cols);
   }

@@ -62,7 +62,7 @@ template <int32_t kOperation, class Real>
 BRIDGE_HD Real compute_for_16_bits(Real a) {
   constexpr int32_t count = kSigmoidBfloat16 - kSigmoidFloat16;
   static_assert(kReciprocal16 - kSigmoidBfloat16 == count,
-                "both types have the same, in the same order");
+                "both types have the same operations, in the same order");
   constexpr bool is_float16 = kOperation < kSigmoidBfloat16;
   using Rough = std::conditional_t<is_float16, math::SingleForFloat16, math::SingleForBfloat16>;
   using Precision = std::conditional_t<sizeof(Real) == sizeof(float), Rough, math::Double>;

@@ -91,7 +91,7 @@ bridge_status check_arrays(const bridge_program& call, const View& view, char* m
   }
   if (call.cols < 0 || __builtin_mul_overflow(rows, call.cols, &elements) ||
       elements > INT64_MAX / 64) {
-    return fail("too many elements, or fewer than none", 0);
+    return fail("cols is negative, or there are too many elements", 0);
   }
   for (int32_t i = 0; i < call.operands; ++i) {
     const Role role = view.operand_role(i);
@@ -113,7 +113,7 @@ bridge_status check_arrays(const bridge_program& call, const View& view, char* m
       return fail("a result is not aligned to its elements", i);
     }
     if (role == Role::row && call.result[i].col_stride != 1 && call.cols > 1) {
-      return fail("the columns of a column sum lie apart", i);
+      return fail("the columns of a column sum are not adjacent", i);
     }
   }
   return BRIDGE_OK;

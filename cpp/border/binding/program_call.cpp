@@ -215,7 +215,7 @@ class ProgramBinding {
       for (int32_t d = 0; d < batch_ndim_; ++d) readable = readable && strides[d] % 2 == 0;
       if (!readable) {
         error_->unreadable = place_[i];
-        return error_->set(name_of(i) + " has strides that the kernels cannot walk");
+        return error_->set(name_of(i) + " has strides that the kernels do not support");
       }
     }
     array_of(i).dtype = BRIDGE_INT64;
@@ -301,7 +301,7 @@ class ProgramBinding {
       if (error_->unreadable >= 0) break;
     }
     return error_->set("the arrays have more than " + std::to_string(BRIDGE_MAX_DIMS) +
-                       " dimensions that cannot be walked as one");
+                       " dimensions that cannot be merged");
   }
 
   bool check_memory() const {

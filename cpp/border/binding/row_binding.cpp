@@ -114,7 +114,7 @@ bool RowBinding::read_columns(size_t i, CallError* error) {
   col_stride_[i] = operand.strides[last];
   if (col_stride_[i] == 1 || (is_mask && col_stride_[i] == 0)) return true;
   if (array.kind != RowArray::output) error->unreadable = static_cast<int32_t>(i);
-  return error->set(std::string(array.name) + " has strides that the kernels cannot walk");
+  return error->set(std::string(array.name) + " has strides that the kernels do not support");
 }
 
 // Merges the leading dimensions, from the last on. `causal`: the dimension of queries stays alone.
@@ -148,7 +148,7 @@ bool RowBinding::walk(int32_t leading, CallError* error) {
     }
     if (dims_ == kMaxWalkDims) {
       return error->set("the arrays have more than " + std::to_string(kMaxWalkDims) +
-                        " dimensions that cannot be walked as one");
+                        " dimensions that cannot be merged");
     }
     size_[dims_] = size;
     for (size_t i = 0; i < count_; ++i) stride_[i][dims_] = stride[i];
