@@ -13,7 +13,7 @@ struct ChunkSumsParams {
   int64_t rows;
   int64_t cols;
   const void* values;  // [batch, rows, cols]
-  void* sums;          // [batch, chunks, cols]; NULL: one chunk, whose sums go to `row`
+  void* sums;          // [batch, chunks, cols]; NULL: one chunk, with its sums in `row`
   columns::Array row;
 };
 

@@ -1,5 +1,5 @@
-// The columns of rows in parts that tasks take one after the other. Include it only in files that
-// are compiled once for each instruction set.
+// Division of columns into parts, which tasks take one after the other. Include it only in files
+// compiled once for each instruction set.
 #ifndef BRIDGE_INTERPRETER_COLUMN_PARTS_H_
 #define BRIDGE_INTERPRETER_COLUMN_PARTS_H_
 

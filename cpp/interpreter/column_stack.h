@@ -1,4 +1,4 @@
-// Column sums of consecutive whole rows. Include it only in files that are compiled once for each
+// Column sums of consecutive whole rows. Include it only in files compiled once for each
 // instruction set.
 #ifndef BRIDGE_INTERPRETER_COLUMN_STACK_H_
 #define BRIDGE_INTERPRETER_COLUMN_STACK_H_

@@ -126,7 +126,7 @@ class Comparison {
     // Tables of strided calls are broadcast along the columns.
     if (role == Role::table && shape.is_strided) array.col_stride = 0;
     array.stride[1] = has_rows ? cols * step + (shape.is_strided ? 5 : 0) : 0;
-    // Batches have gaps. In calls that are not strided the gap is 8 elements, so that batches stay
+    // Batches have gaps. In calls without strides the gap is 8 elements, which keeps batches
     // aligned to vectors.
     array.stride[0] = rows * (cols * step + (shape.is_strided ? 5 : 8));
     const int64_t elements = shape.batches * array.stride[0] + cols * step;
@@ -162,9 +162,9 @@ class Comparison {
 std::string compare(const View& view, const std::vector<int32_t>& words, const int32_t* dtypes,
                     const RunCall& reference, const RunCall& other) {
   // Rows shorter than a step; several rows in a piece and rows of several pieces; column sums of
-  // several chunks; rows that a GPU reads in vectors, for each of its kernels, in several batches
-  // because a single batch may go to the column kernel; and many rows that end with a part of a
-  // step, where labels lie and no special value hides an error.
+  // several chunks; rows read in vectors by a GPU, for each of its kernels, in several batches
+  // because a single batch may go to the column kernel; and many rows with a part of a step at the
+  // end, where labels lie and no special value hides an error.
   static const Shape shapes[] = {
       {1, 1, 1, false, true},      {2, 5, 7, false, true},     {1, 37, 40, true, true},
       {1, 3, 0, false, true},      {1, 300, 33, false, false}, {2, 3, 100, false, true},

@@ -1,4 +1,4 @@
-// Random words for the elements of rows. Include it only in files that are compiled once for each
+// Random words for the elements of rows. Include it only in files compiled once for each
 // instruction set.
 #ifndef BRIDGE_INTERPRETER_DRAWS_H_
 #define BRIDGE_INTERPRETER_DRAWS_H_
@@ -33,7 +33,7 @@ inline const uint32_t* drawn(RandomWords& random, const DrawIntegers& of, const 
 
 // Calls use(words, at, count) with the random words of columns [col, col + width) of `rows` rows
 // from `row` on: `count` words, the first of which belongs to the at-th of all these elements. Rows
-// with the same seed and offset share words that are drawn ahead.
+// with the same seed and offset share words drawn ahead.
 template <class Use>
 void draw(RandomWords& random, const DrawIntegers& of, const Position& here, int64_t row,
           int64_t rows, int64_t col, int64_t width, const Use& use) {

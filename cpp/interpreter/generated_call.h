@@ -21,13 +21,13 @@ constexpr int kWideChunks = 4;          // chunks of a row in a warp of kWideAli
 // The nodes of a row's chunks are in shared memory, and one warp adds them, 8 in each thread.
 constexpr int64_t kMostGeneratedChunks = 256;
 
-// Returns the units of 8 bytes that the cells of `chunks` chunks take. It is a multiple of 4, so
-// that the next cells can be read in vectors of 16 bytes.
+// Returns the number of 8-byte units for the cells of `chunks` chunks. A multiple of 4 keeps the
+// next cells aligned for reads of 16 bytes.
 BRIDGE_HD constexpr int cell_step(int chunks) { return (chunks + 3) / 4 * 4; }
 
 // Returns the vectors of each thread for a short row that fills all vectors of a few threads.
-// Longer rows have twice as many, because each row has a fixed cost for each thread; column sums
-// leave no room for that.
+// Longer rows have twice as many, because each row has a fixed cost for each thread. With column
+// sums there is no room for more.
 BRIDGE_HD constexpr int whole_vectors(int64_t cols, int vector, bool has_sums) {
   const bool are_few = has_sums || cols <= int64_t{kLeastShortGroup} * kShortVectors * vector;
   return are_few ? kShortVectors : 2 * kShortVectors;

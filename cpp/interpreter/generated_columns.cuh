@@ -1,10 +1,10 @@
 // The column driver of a program without reductions along the row, but with column sums or with
-// operands that all rows share. A thread keeps its columns and goes down 16 rows, a leaf of the
-// tree of column_sum_tree.h; the warps of a block have the leaves of a chunk. Include it only in
+// operands shared by all rows. A thread keeps its columns and goes down 16 rows, a leaf of the tree
+// of column_sum_tree.h; the warps of a block have the leaves of a chunk. Include it only in
 // generated files.
 //
-// Here the vectors q of a thread are consecutive rows, and a section runs on kVectors rows at once,
-// so that many loads are in flight.
+// Here the vectors q of a thread are consecutive rows. A section runs on kVectors rows at once,
+// which keeps many loads in flight.
 #ifndef BRIDGE_INTERPRETER_GENERATED_COLUMNS_CUH_
 #define BRIDGE_INTERPRETER_GENERATED_COLUMNS_CUH_
 

@@ -123,8 +123,8 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
   const auto checked = [&](const GeneratedKernels& kernels) {
     return compare(view, entry->key.words, given.dtypes, runs(nullptr), runs(&kernels));
   };
-  // Kernels that lose calls to another kind are verified too, by removing that kind: some rows that
-  // only they take would be too long for a verification.
+  // For each of these kinds, the comparison runs once more without it: its calls then go to the
+  // other kernels. Some rows for these alone would be too long for a verification.
   GeneratedKernels kernels = entry->kernels;
   std::string wrong = checked(kernels);
   for (const GeneratedKernelKind kind : {kShortWhole, kWideAligned, kResidentAligned}) {

@@ -47,7 +47,7 @@ bool is_aligned(const bridge_program_array& array, const bridge_program& call, i
   return is;
 }
 
-// The arrays whose rows a kernel may read and write in vectors of `vector` columns.
+// The arrays with rows that a kernel may read and write in vectors of `vector` columns.
 struct Vectors {
   uint64_t bits[2] = {};
   bool are_all;  // all arrays are aligned, and rows consist of whole vectors
@@ -156,8 +156,8 @@ bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, cons
   };
   int64_t teams = 1;
   if (launch->warps == 1) {
-    // Blocks are small if rows are few, so that all multiprocessors have some, and if a warp has
-    // much to do, so that none waits long for the last one.
+    // Few rows get small blocks, to give all multiprocessors some. Warps with much work get small
+    // blocks too: otherwise some would wait long for the last one.
     launch->threads = kind == kWideAligned ? kWideThreads : kGeneratedThreads;
     const auto teams_of = [&] { return launch->threads / simt::kWarpThreads * rows; };
     while (launch->threads > simt::kWarpThreads &&

@@ -62,9 +62,9 @@ class RowPlaces {
     return col >= 0 && col < space_.cols ? static_cast<int>(col) : -1;
   }
 
-  // Draws the random words of a vector in the row that is `rows` rows after the current one.
-  // kBranches: a branch skips the last group of words, which is mostly not needed; no loads may
-  // have to wait for it.
+  // Draws the random words of a vector, `rows` rows after the current one. kBranches: a branch
+  // skips the last group of words, which is rarely needed. No loads may have to wait for the
+  // branch.
   template <bool kBranches>
   BRIDGE_DEVICE void draw_at(int64_t seed, int64_t offset, int64_t start, int rows, int col,
                              uint32_t (&words)[kVector]) const {

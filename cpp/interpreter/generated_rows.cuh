@@ -1,5 +1,5 @@
-// The kernels of a program whose threads go over its rows (generated_walk.cuh): for short rows, for
-// rows that stay in registers and for long rows. Include it only in generated files.
+// The kernels of a program by the row driver (generated_walk.cuh): for short rows, for rows in
+// registers and for long rows. Include it only in generated files.
 #ifndef BRIDGE_INTERPRETER_GENERATED_ROWS_CUH_
 #define BRIDGE_INTERPRETER_GENERATED_ROWS_CUH_
 
@@ -50,7 +50,7 @@ struct GeneratedKernel {
   }
 };
 
-// Short rows of the lengths that whole_group() accepts, which need no bounds checks either.
+// Short rows of the lengths accepted by whole_group(), without bounds checks either.
 template <class P>
 struct ShortWhole {
   using Params = GeneratedParams<P::kArrays, P::kConstants>;

@@ -9,8 +9,8 @@
 
 namespace bridge::interpreter {
 
-// Returns `value` in a form that the compiler cannot recognize, so that it does not reuse what it
-// has computed from `value` before.
+// Returns `value`, hidden from the compiler, which then cannot reuse results computed from `value`
+// before.
 template <class T>
 BRIDGE_DEVICE T hidden(T value) {
   uint32_t words[sizeof value / 4];
@@ -65,12 +65,12 @@ struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
   }
 };
 
-// The elements of half `half` of an array that a thread has of the current chunk; of both halves if
+// The part of the current chunk that a thread has of half `half` of an array; of both halves if
 // they alternate, with kEach = 2 elements for each column. kIsKept: the elements stay in registers
 // from one section to the next, in a kernel whose rows do. kIsWhole: a whole chunk is loaded before
-// any of it is used, so that many loads are in flight; other arrays are loaded vector by vector.
+// its first use, which keeps many loads in flight; other arrays are loaded vector by vector.
 // kIsShared: all rows share the array, and it is loaded once if all vectors of a thread have the
-// same columns. A part (generated_walk.cuh) tells which elements are in the row.
+// same columns. A Part (generated_walk.cuh) tells the elements in the row from others.
 template <class W, class T, bool kIsKept, bool kIsWhole_, bool kIsShared_, int kEach = 1,
           int kHeldAt = -1>
 class Load {
@@ -105,8 +105,7 @@ class Load {
     } else if constexpr (!(kIsKept && W::kIsResident)) {
       load(part);
     } else if constexpr (Vector::kBytes % 4 == 0) {
-      // Hides the vectors, because the compiler would also keep the values that it has computed
-      // from them.
+      // Hidden, because the compiler would also keep values computed from the vectors.
 #pragma unroll
       for (int q = 0; q < W::kVectors; ++q) vector_[kIsWhole ? q : 0] = hidden(at(q));
     }
@@ -149,7 +148,7 @@ class Load {
     vector_[kIsWhole ? q : 0].element[e] = math::round_to<T>(typename W::Real(-__builtin_inf()));
   }
   BRIDGE_DEVICE bool truth(int q, int e) const { return at(q).element[e] != 0; }
-  // Returns a copy whose vector the compiler cannot recognize as the same.
+  // Returns a copy with a vector hidden from the compiler.
   BRIDGE_DEVICE Load copied(int q) const {
     Load copy = *this;
     if constexpr (Vector::kBytes % 4 == 0) copy.vector_[kIsWhole ? q : 0] = hidden(at(q));
@@ -243,7 +242,7 @@ struct Kept {
   BRIDGE_DEVICE T take(int q, int e) const { return value[kIs ? q : 0][e]; }
 };
 
-// A vector of a result, whose array may be aligned or not; kEach as in Load.
+// A vector of a result, in an array that may be aligned or not; kEach as in Load.
 template <class W, class T, int kEach = 1>
 struct Store {
   Pack<T, kEach * W::kVector> vector;

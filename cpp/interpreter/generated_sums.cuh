@@ -22,8 +22,7 @@ struct Terms {
   BRIDGE_DEVICE void put(bool is_in, int e, Real x) { value[e] = is_in ? x : Real(-0.0); }
 };
 
-// Returns the smallest power of two that is at least `count`, or the threads of a warp if that is
-// less.
+// Returns the smallest power of two of at least `count`, but at most the threads of a warp.
 BRIDGE_DEVICE int lanes_for(int count) {
   int lanes = 1;
 #pragma unroll 1
@@ -184,9 +183,9 @@ template <class W>
 class RowCount : public RowSum<W> {
  public:
   BRIDGE_DEVICE void put(bool is_counted) { count_ += is_counted ? 1 : 0; }
-  // Counts the elements that are not less than the row's largest number, which few threads have. If
-  // a whole chunk is in registers, all of it is counted at once, before other computations need
-  // these registers; otherwise each vector is. kSetsApart: counted elements become -infinity.
+  // Counts the elements not less than the row's largest number; few threads have any. A whole chunk
+  // in registers is counted at once, before other computations need the registers; other chunks are
+  // counted vector by vector. kSetsApart: counted elements become -infinity.
   template <bool kSetsApart, class Part, class Load, class Largest>
   BRIDGE_DEVICE void put_chunk(const Part& part, Load& x, const Largest& largest) {
     if constexpr (Load::kIsWhole) {
@@ -218,8 +217,7 @@ class RowCount : public RowSum<W> {
 
   template <bool kSetsApart, class Part, class Load>
   BRIDGE_DEVICE void put_largest(const Part& part, int q, Load& x, Real largest) {
-    // Reads a copy, because a compiler would keep the values that it has computed from the
-    // original.
+    // Reads a copy, because a compiler would keep values computed from the original.
     const Load copy = x.copied(q);
 #pragma unroll
     for (int e = 0; e < W::kVector; ++e) {

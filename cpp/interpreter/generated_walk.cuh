@@ -1,9 +1,9 @@
 // The row driver of a program generated as CUDA C++ (bridge/lang/emission_cuda.py). Include it only
 // in generated files. Every order of additions is the order of row_sum_tree.h.
 //
-// A generated program is a struct with constants and row(walk), the code that a thread runs for a
-// row: per-row values are variables, and each tile section is a loop over chunks, over their
-// vectors and over the elements of these.
+// A generated program is a struct with constants and row(walk), the code of a thread for a row.
+// Per-row values are variables. Each tile section is a loop over chunks, over their vectors and
+// over the elements of these.
 //
 // A row of at most one chunk may have a part of a warp. A longer row has a warp for each chunk, if
 // a block, or a cluster of blocks, has enough warps; otherwise each warp takes one chunk after the
@@ -145,7 +145,7 @@ class Walk : public RowPlaces<P> {
   // In aligned arrays a vector is in the row as a whole.
   BRIDGE_DEVICE bool is_in(int q, int e) const { return col(q) + (kIsAligned ? 0 : e) < own_cols_; }
 
-  // Returns true in the warp that does the work that is done once for each row.
+  // Returns true in the one warp of a row for work done once for each row.
   BRIDGE_DEVICE bool is_first() const { return warp_ == 0; }
 
   // Waits until all blocks of the cluster have begun: the shared memory of a block must not be
@@ -195,9 +195,9 @@ class Walk : public RowPlaces<P> {
 
   // ---- Loops. ----
 
-  // Calls body(part) and then end() for each chunk of which the thread has a part; from the last
-  // chunk on if kGoesBack. The type of `part` tells if all of the chunk is in the row, which then
-  // needs no bounds checks.
+  // Calls body(part) and then end() for each of the thread's chunks; from the last chunk on if
+  // kGoesBack. The type of `part` tells if the row has the whole chunk: then there are no bounds
+  // checks.
   template <bool kGoesBack = false, class Body, class End>
   BRIDGE_DEVICE void each_chunk(const Body& body, const End& end) {
     own_cols_ = has_row_ ? space_.cols : 0;

@@ -56,8 +56,8 @@ struct KernelProgram {
   int32_t indices_at;         // index among these
   int32_t threads;            // of a block
   int32_t team;               // threads that share a row: a warp, or the block
-  // The columns of a chunk that a thread has, less the thread's index in its team, in the order in
-  // which the tree of row_sum_tree.h adds them.
+  // The columns of a thread in a chunk, less the thread's index in its team, in the order of
+  // addition in the tree of row_sum_tree.h.
   int32_t leaves;
   uint16_t leaf_column[kMostLeaves];
 };

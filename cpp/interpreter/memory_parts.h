@@ -1,4 +1,4 @@
-// The parts of a machine's scratch memory. Include it only in files that are compiled once for each
+// The parts of a machine's scratch memory. Include it only in files compiled once for each
 // instruction set.
 #ifndef BRIDGE_INTERPRETER_MEMORY_PARTS_H_
 #define BRIDGE_INTERPRETER_MEMORY_PARTS_H_

@@ -1,5 +1,5 @@
 // Positions of rows in arrays of any strides, and strided loads and stores. Include it only in
-// files that are compiled once for each instruction set.
+// files compiled once for each instruction set.
 #ifndef BRIDGE_INTERPRETER_POSITION_H_
 #define BRIDGE_INTERPRETER_POSITION_H_
 

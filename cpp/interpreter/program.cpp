@@ -7,8 +7,8 @@
 namespace bridge::interpreter {
 namespace {
 
-// Tracks which registers are written, in the order of the instructions. Reading a register before
-// it is written is an error, so that results depend on operands only.
+// Tracks the written registers, in the order of the instructions. Reading a register before it is
+// written is an error: results depend on operands only.
 class Checker {
  public:
   explicit Checker(const View& view)

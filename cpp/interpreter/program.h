@@ -49,7 +49,7 @@ enum class Role : int32_t {
   mask,
   halves,   // two numbers for each element: the second follows the first after a row of columns
   integer,  // an integer for each batch
-  pairs,    // halves whose two numbers are adjacent; the rest of the program is the same
+  pairs,    // halves with adjacent numbers; the rest of the program is the same
 };
 constexpr int32_t kRoles = 9;
 
@@ -169,7 +169,7 @@ __attribute__((always_inline)) constexpr bool is_reduction(int32_t operation) {
   return operation >= kSum && operation < kOperations;
 }
 
-// A flag of an operation whose value an earlier phase has computed: it still exists if a row is one
+// A flag of an operation with a value from an earlier phase, which still exists if a row is one
 // piece.
 constexpr int32_t kAgain = 1 << 16;
 
@@ -195,7 +195,7 @@ constexpr bool takes_long(int32_t operation) {
          (operation >= kLogSum && operation < kElementwise) || operation == kKeep;
 }
 
-// Limits on what a malformed program can request, larger than any real program needs.
+// Limits on the requests of a malformed program, larger than any real program needs.
 constexpr int32_t kMostRegisters = 1 << 12;
 constexpr int32_t kMostPhases = 1 << 10;
 constexpr int32_t kMostInstructions = 1 << 16;
@@ -226,8 +226,8 @@ struct View {
   }
 };
 
-// Returns the largest random word for which kKeep drops an element: constant i, a threshold of at
-// most 2^32, minus 1, which fits in 32 bits.
+// Returns the largest random word for which kKeep drops an element: constant i, a threshold from 1
+// to 2^32, minus 1.
 __attribute__((always_inline)) inline uint32_t last_dropped(const int32_t* constants, int32_t i) {
   double threshold;
   memcpy(&threshold, constants + 2 * i, sizeof threshold);

@@ -1,5 +1,5 @@
-// The cache key of a compiled program: its bytecode without the constants that are read from a
-// call, and the dtypes for which it was specialized.
+// The cache key of a compiled program: its bytecode without the constants read from a call, and the
+// dtypes it was specialized for.
 #ifndef BRIDGE_INTERPRETER_PROGRAM_KEY_H_
 #define BRIDGE_INTERPRETER_PROGRAM_KEY_H_
 

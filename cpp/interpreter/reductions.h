@@ -1,5 +1,5 @@
-// Reductions along the rows of a tile. Include it only in files that are compiled once for each
-// instruction set.
+// Reductions along the rows of a tile. Include it only in files compiled once for each instruction
+// set.
 #ifndef BRIDGE_INTERPRETER_REDUCTIONS_H_
 #define BRIDGE_INTERPRETER_REDUCTIONS_H_
 
@@ -39,7 +39,7 @@ inline __attribute__((always_inline)) Real sum_terms(const Real* terms, const Re
                             : sum_steps<true, Real>(steps + 1, from, last);
 }
 
-// The same for a `count` that is a multiple of kStep, which needs no tail.
+// The same for whole steps, without a tail.
 template <class Real>
 Real sum_of_steps(const Real* terms, int64_t count) {
   return sum_terms(terms, terms, count);
@@ -97,9 +97,9 @@ typename math::Format<Real>::SignedBits largest_order(const T* x, int64_t count)
   return order_of(to_real<Real>(math::bit_cast<T>(bits)));
 }
 
-// Copies a chunk to `less` with -infinity in place of each element that equals `largest`, the
-// largest number of the row. Returns how many elements that is. +0 equals -0; if `largest` is NaN,
-// every element counts as equal.
+// Copies a chunk to `less` with -infinity in place of each element equal to `largest`, the largest
+// number of the row. Returns the number of such elements. +0 equals -0; if `largest` is NaN, every
+// element counts as equal.
 template <class Real, class T>
 int64_t set_apart(const T* x, int64_t count, Real largest, T* less) {
   using Bits = BitsOf<T>;
@@ -189,7 +189,7 @@ struct Reduction {
     tree.add(sum_of_steps(x, round_up(count)));
   }
 
-  // Adds a chunk whose four quarters are already added to each other.
+  // Adds a chunk with its four quarters already added to each other.
   void add_quarters(Lanes<Real, kSumQuarter>& sum) { tree.add(fold_quarters(sum)); }
 
   // Adds a chunk in which `ones` terms are 1 and the others are 0.
@@ -239,7 +239,7 @@ struct Reduction {
   }
 };
 
-// A reduction whose pieces are shorter than a chunk and divide it.
+// A reduction over pieces that are shorter than a chunk and divide it.
 template <class Real>
 struct PiecewiseReduction : Reduction<Real> {
   alignas(64) Real chunk[kSumChunk];

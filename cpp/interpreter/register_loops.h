@@ -1,5 +1,5 @@
-// The instructions that any section may have, as loops over registers. Include it only in files
-// that are compiled once for each instruction set.
+// Instructions for any section, as loops over registers. Include it only in files compiled once for
+// each instruction set.
 #ifndef BRIDGE_INTERPRETER_REGISTER_LOOPS_H_
 #define BRIDGE_INTERPRETER_REGISTER_LOOPS_H_
 

@@ -1,6 +1,6 @@
 // The elements of arrays as a loop reads and writes them in order: in place if they are adjacent in
-// memory, otherwise gathered in a tile. Include it only in files that are compiled once for each
-// instruction set.
+// memory, otherwise gathered in a tile. Include it only in files compiled once for each instruction
+// set.
 #ifndef BRIDGE_INTERPRETER_STREAMS_H_
 #define BRIDGE_INTERPRETER_STREAMS_H_
 
@@ -41,8 +41,7 @@ struct Piece {
   }
 };
 
-// The addresses of rows whose elements are adjacent within each row; `first` is null if they are
-// not.
+// The addresses of rows with adjacent elements; `first` is null if the elements are not adjacent.
 struct Line {
   char* first;
   int64_t row_bytes;
