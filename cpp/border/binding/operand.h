@@ -36,9 +36,8 @@ struct Operand {
   bool read_only = false;
 };
 
-// The reason that a call cannot be made. `unreadable` is the position of an operand with strides
-// that the kernels do not support: the caller may copy it and try again. It is -1 for errors that a
-// copy does not mend.
+// The reason for an invalid call. `unreadable` is the position of an operand with unsupported
+// strides: the caller may copy it and try again. It is -1 if a copy does not help.
 struct CallError {
   std::string message;
   int32_t unreadable = -1;

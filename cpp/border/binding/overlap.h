@@ -1,4 +1,4 @@
-// A check for outputs that share memory with operands in a way that the kernels do not support.
+// A check for outputs that share memory with operands in an unsupported way.
 #ifndef BRIDGE_BORDER_BINDING_OVERLAP_H_
 #define BRIDGE_BORDER_BINDING_OVERLAP_H_
 

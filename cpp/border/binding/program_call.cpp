@@ -75,7 +75,7 @@ class ProgramBinding {
     return is_result(i) ? out_->result_arrays[i - operands_] : out_->operand_arrays[i];
   }
 
-  // Collects the present arrays, which must be those of the program in its order.
+  // Collects the present arrays: those of the program, in its order.
   bool collect() {
     const auto take = [&](const Operand* from, size_t count) {
       for (size_t i = 0; i < count; ++i) {

@@ -1,5 +1,5 @@
-// Binding of arrays whose leading dimensions are rows: the operands of softmax and its derivative.
-// A mask broadcasts to them from the right.
+// Binding of arrays with rows along the leading dimensions: the operands of softmax and its
+// derivative. A mask broadcasts to them from the right.
 #ifndef BRIDGE_BORDER_BINDING_ROW_BINDING_H_
 #define BRIDGE_BORDER_BINDING_ROW_BINDING_H_
 
@@ -16,7 +16,7 @@ constexpr size_t kMaxRowArrays = 4;
 constexpr int32_t kMaxWalkDims = 40;
 constexpr int32_t kMaxLoopDims = kMaxWalkDims - BRIDGE_MAX_DIMS;
 
-// The dimensions beyond those that a kernel has: it is called once for each of their indices.
+// The dimensions beyond the limit of a kernel, which is called once for each of their indices.
 struct RowLoops {
   int32_t dims = 0;
   int32_t arrays;

@@ -25,9 +25,9 @@ bool is_compact(const Operand& operand) {
   return true;
 }
 
-// Returns true if operand `i` is a scalar that the kernels would take for rows. Adding a bias to a
-// scalar is an error that the kernels do not detect. Programs check the roles of all operands but
-// the first.
+// Returns true if operand `i` is a scalar that the kernels would take for rows. For instance, a
+// bias added to a scalar is an error, and the kernels do not detect it. Programs check the roles of
+// all operands but the first.
 bool is_doubtful(const Op& op, const Operand& operand, size_t i) {
   return operand.ndim == 0 && is_floating(operand.dtype) && (i == 0 || !has_code(op));
 }

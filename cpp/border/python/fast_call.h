@@ -27,7 +27,7 @@ struct Made {
   PyObject* dtype;  // the same for new_empty
 };
 
-// A combination of operand dtypes that the kernel takes, and the call that it stands for.
+// A combination of operand dtypes supported by the kernel, and the call for it.
 struct Variant {
   size_t operand_count;
   int32_t dtypes[kMaxOperands];  // as in Operand, or kUnwanted for an absent operand

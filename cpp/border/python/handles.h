@@ -46,7 +46,7 @@ class Given {
   Tensors<kMaxOperands> tensors_;
 };
 
-// The results of a call. Releases those that have not been handed on.
+// The results of a call. Releases all that have not been handed on.
 class Fresh {
  public:
   explicit Fresh(const Given& given) : given_(given) {}

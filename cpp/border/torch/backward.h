@@ -1,4 +1,4 @@
-// The backward passes of recorded calls: the state that all calls of a plan share, and the
+// The backward passes of recorded calls: the state shared by all calls of a plan, and the
 // computation of the cotangents of one call, by a kernel alone if possible.
 #ifndef BRIDGE_BORDER_TORCH_BACKWARD_H_
 #define BRIDGE_BORDER_TORCH_BACKWARD_H_
@@ -29,8 +29,8 @@ struct Step {
   std::vector<Py_ssize_t> arranged;  // cotangents of the operands: indices in its results; -1: none
 };
 
-// The state that all calls of a plan share. Its Python objects are in a tuple with the capsule that
-// owns it, so that the garbage collector sees them.
+// The state shared by all calls of a plan. Its Python objects are in a tuple with the capsule that
+// owns it, visible to the garbage collector.
 struct Recorder {
   int64_t number;
   std::string name;

@@ -1,4 +1,4 @@
-// The functions of Lent (lent.h), for the version of torch that this file is compiled against.
+// The functions of Lent (lent.h), compiled against one version of torch.
 #ifndef BRIDGE_BORDER_TORCH_LENDING_H_
 #define BRIDGE_BORDER_TORCH_LENDING_H_
 

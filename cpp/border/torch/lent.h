@@ -1,6 +1,7 @@
-// The function table of libtorch, which the module of nodes (nodes.cpp), compiled against torch,
-// passes to bridge._native. Torch's Python functions parse their arguments again and release the
-// GIL for everything they do, and a tensor that only C++ reads needs no Python object.
+// The function table of libtorch. The module of nodes (nodes.cpp), which is compiled against torch,
+// passes it to bridge._native. It is faster than torch's Python functions, which parse their
+// arguments again and release the GIL for everything they do, and it needs no Python object for a
+// tensor used in C++ alone.
 #ifndef BRIDGE_BORDER_TORCH_LENT_H_
 #define BRIDGE_BORDER_TORCH_LENT_H_
 

@@ -1,7 +1,7 @@
-// Nodes of torch's graph for recorded calls: they do the work of torch.autograd.Function, without
-// Python for the parts that are the same in every call. This is a module of its own, compiled
-// against the headers of the running torch (bridge/torch/_adapter/nodes.py). lending.h has the
-// functions that it passes to bridge._native.
+// Nodes of torch's graph for recorded calls. They do the work of torch.autograd.Function, without
+// Python for the parts common to all calls. This is a module of its own, compiled against the
+// headers of the running torch (bridge/torch/_adapter/nodes.py). lending.h has its functions for
+// bridge._native.
 
 #include <cstdint>
 #include <memory>
@@ -29,8 +29,8 @@ decltype(auto) make_node() {
   }
 }
 
-// The backward function for compiled autograd, which has only the values of a node that
-// `compiled_args` collects.
+// The backward function for compiled autograd. It has only the values of a node collected by
+// `compiled_args`.
 struct Rules {
   static constexpr bool is_traceable = false;
   static variable_list backward(AutogradContext* context, const variable_list& cotangents) {
@@ -132,7 +132,7 @@ Results computed(PyObject* members, PyObject* const* operands, size_t count) {
   return results;
 }
 
-// Returns the facts that the derivative rules need about operands that are no residuals; None if
+// Returns the facts about operands other than residuals that the derivative rules need; None if
 // they need none.
 THPObjectPtr likes_of(PyObject* members, PyObject* const* operands, size_t count) {
   PyObject* function = PyTuple_GET_ITEM(members, kLikes);

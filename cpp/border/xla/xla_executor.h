@@ -16,8 +16,8 @@
 namespace bridge::border {
 
 // The pool can schedule but not join, and all its threads may be busy with handlers that wait as
-// this one does. So the calling thread takes tasks too, and at the end waits only for tasks that a
-// worker has begun. Closures that start later find no task and touch nothing but `Shared`.
+// this one does. So the calling thread takes tasks too, and at the end waits only for tasks begun
+// by workers. Closures that start later find no task and touch nothing but `Shared`.
 class XlaExecutor {
  public:
   explicit XlaExecutor(xla::ffi::ThreadPool* pool) : pool_(pool) {}

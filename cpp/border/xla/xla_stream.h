@@ -1,4 +1,4 @@
-// The stream on which XLA computes. JAX passes it only to the handlers that it calls.
+// XLA's compute stream, which JAX passes only to handlers.
 #ifndef BRIDGE_BORDER_XLA_XLA_STREAM_H_
 #define BRIDGE_BORDER_XLA_XLA_STREAM_H_
 
@@ -7,7 +7,7 @@
 namespace bridge::border {
 
 // Handlers of the custom call "bridge_stream", which has one result and leaves it unwritten. They
-// record the stream of the call; on the CPU, which has no streams, 0.
+// record the stream of the call, or 0 on the CPU.
 void* stream_handler_on_cpu();
 void* stream_handler_on_cuda();
 
