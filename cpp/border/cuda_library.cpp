@@ -86,7 +86,7 @@ void prepare_cuda(int32_t device) {
   if (is_cuda_prepared(device)) return;
   const CudaLibrary* library = cuda_library(nullptr);
   if (library == nullptr) return;
-  static std::mutex loading;  // whoever comes second launches nothing before all is loaded
+  static std::mutex loading;  // a second thread launches nothing before all is loaded
   const std::lock_guard<std::mutex> lock(loading);
   if (is_cuda_prepared(device)) return;
   if (library->preload(device) == BRIDGE_UNAVAILABLE) return;  // not in use yet

@@ -1,4 +1,4 @@
-// bridge._native: the table of contents of what Python can call.
+// bridge._native: the table of everything that Python can call.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -72,7 +72,7 @@ std::vector<int32_t> words_of(const nb::bytes& code) {
   return words;
 }
 
-// The index of an instruction set; -1 of a name that is none.
+// Returns the index of an instruction set; -1 if none has this name.
 int isa_of(const std::string& name) {
   const char* const* const names = bridge_cpu_isas();
   for (int isa = 0; names[isa] != nullptr; ++isa) {
@@ -90,8 +90,8 @@ bool has_generated(const nb::bytes& code, const std::vector<int32_t>& dtypes,
                             static_cast<int64_t>(dtypes.size()), number);
 }
 
-// A machine that was compiled for a program of these words and dtypes (their numbers in bridge.h),
-// with any values for the `free` ones of its constants.
+// Adds a machine that was compiled for this bytecode and these dtypes (their numbers in bridge.h),
+// with any values for the `free` constants.
 void add_generated(const nb::bytes& code, const std::vector<int32_t>& dtypes,
                    const std::vector<int32_t>& free, const std::string& isa,
                    const std::string& library) {
@@ -102,7 +102,8 @@ void add_generated(const nb::bytes& code, const std::vector<int32_t>& dtypes,
                                            isa.c_str(), library.c_str()));
 }
 
-// Kernels that were compiled for the same, for a device; false if nothing uses it yet.
+// Adds kernels that were compiled for the same, for a device. Returns false if nothing uses the
+// device yet.
 bool add_generated_cuda(const nb::bytes& code, const std::vector<int32_t>& dtypes,
                         const std::vector<int32_t>& free, int32_t device, const nb::bytes& image,
                         int32_t vector, int32_t cells, int32_t held, int32_t kinds,
@@ -125,14 +126,14 @@ bool add_generated_cuda(const nb::bytes& code, const std::vector<int32_t>& dtype
   kernels.staged = staged;
   const bp::CudaLibrary& library = require_cuda();
   const nb::gil_scoped_release released;
-  bp::prepare_cuda(device);  // the interpreter, which they are compared with
+  bp::prepare_cuda(device);  // loads the interpreter, the reference of the comparison
   const bridge_status status = library.add_kernels(&kernels);
   if (status == BRIDGE_UNAVAILABLE) return false;
   if (status != BRIDGE_OK) raise(status, library.last_error());
   return true;
 }
 
-// As "sm_90"; "" where there is no such device.
+// Returns a name such as "sm_90"; "" if there is no such device.
 std::string cuda_arch(int32_t device) {
   const bp::CudaLibrary* library = bp::cuda_library(nullptr);
   const int32_t arch = library == nullptr ? 0 : library->arch(device);

@@ -1,4 +1,5 @@
-// The leaves of the column sums' tree (column_sum_tree.h) from rows that lie in memory.
+// The sums of chunks of rows, the lower levels of the column-sum tree (column_sum_tree.h), from
+// rows in memory.
 #ifndef BRIDGE_INTERPRETER_CHUNK_SUMS_CUH_
 #define BRIDGE_INTERPRETER_CHUNK_SUMS_CUH_
 
@@ -12,11 +13,11 @@ struct ChunkSumsParams {
   int64_t rows;
   int64_t cols;
   const void* values;  // [batch, rows, cols]
-  void* sums;          // [batch, chunks, cols], or NULL where there is one chunk: then row
+  void* sums;          // [batch, chunks, cols]; NULL: one chunk, with its sums in `row`
   columns::Array row;
 };
 
-// A thread adds a lane of a column; eight neighbours of a block have a chunk's.
+// A thread adds a leaf of one column. The eight threads of a block that share a column add a chunk.
 template <class Real>
 struct ChunkSumsKernel {
   using Params = ChunkSumsParams;

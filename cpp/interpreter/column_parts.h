@@ -1,5 +1,5 @@
-// The columns of rows in parts, which tasks take one after the other, for the files that are
-// compiled once for each instruction set: include it there only.
+// Division of columns into parts, which tasks take one after the other. Include it only in files
+// compiled once for each instruction set.
 #ifndef BRIDGE_INTERPRETER_COLUMN_PARTS_H_
 #define BRIDGE_INTERPRETER_COLUMN_PARTS_H_
 
@@ -17,8 +17,8 @@ struct ColumnPart {
   int64_t number, begin, end;
 };
 
-// Calls run(task, parts) on threads for every task; parts(take) calls take(part) for one part after
-// the other until none is left. Returns when all parts have been run.
+// Calls run(task, parts) for every task, on several threads. parts(take) calls take(part) for one
+// part after the other until none is left. Returns when all parts are done.
 template <class Run>
 void deal_columns(const interpreter::ColumnSplit& split, int64_t cols, const Run& run) {
   struct Job {
@@ -41,7 +41,8 @@ void deal_columns(const interpreter::ColumnSplit& split, int64_t cols, const Run
       &job);
 }
 
-// Calls run(begin, end) for parts of the columns, on threads where these are dealt; else for all.
+// Calls run(begin, end) for each part of the columns, on several threads; once for all columns if
+// they are not split.
 template <class Run>
 void for_columns(const interpreter::ColumnSplit& split, int64_t cols, const Run& run) {
   if (split.tasks == 1) return run(int64_t{0}, cols);

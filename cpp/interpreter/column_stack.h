@@ -1,5 +1,5 @@
-// The column sums of a run of whole rows, for the files that are compiled once for each instruction
-// set: include it there only.
+// Column sums of consecutive whole rows. Include it only in files compiled once for each
+// instruction set.
 #ifndef BRIDGE_INTERPRETER_COLUMN_STACK_H_
 #define BRIDGE_INTERPRETER_COLUMN_STACK_H_
 
@@ -12,22 +12,22 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
-// How many levels of the tree of column sums so many rows need.
+// Returns the levels that a stack of column sums needs for `rows` rows.
 inline int64_t levels_of(int64_t rows) {
   int64_t lanes = lane_count(rows), levels = 2;
   for (; lanes > 0; lanes /= 2) ++levels;
   return levels;
 }
 
-// The sums of whole rows in the tree of column_sum_tree.h: finished nodes stand on a stack, one for
-// each bit of the number of lanes, as in a binary counter.
+// The sums of whole rows in the tree of column_sum_tree.h. Finished nodes are on a stack, one for
+// each 1 bit in the number of finished leaves, as in a binary counter.
 template <class Real>
 struct ColumnStack {
   Real* nodes;  // levels * stride
   int64_t stride, lanes, rows, depth;
-  int64_t first, width;  // the columns that this adds
+  int64_t first, width;  // the columns of this stack
 
-  // How many numbers its memory holds.
+  // Returns how many numbers the memory of a stack holds.
   static int64_t size(int64_t rows, int64_t cols) { return levels_of(rows) * round_up(cols); }
 
   Real* lane() const { return nodes + depth * stride; }
@@ -36,16 +36,17 @@ struct ColumnStack {
     stride = width = round_up(cols);
     lanes = rows = depth = first = 0;
   }
-  // Before the first row.
+  // Sets the sums of a new leaf to -0.0, the identity of addition.
   void clear_lane() const { fill(lane() + first, width, Real(-0.0)); }
-  // The same for the columns [begin, end), whose rows a task adds while others add theirs.
+  // Returns a stack over the same memory for the columns [begin, end): one task adds them while
+  // other tasks add other columns.
   ColumnStack part(int64_t begin, int64_t end) const {
     ColumnStack part = *this;
     part.first = begin;
     part.width = round_up(end - begin);
     return part;
   }
-  // Takes over that tasks have added so many rows.
+  // Counts `count` rows that tasks have already added.
   void rows_are_added(int64_t count) {
     const int64_t all = width;
     width = 0;

@@ -19,7 +19,8 @@ class Random {
   }
   int64_t below(int64_t end) { return static_cast<int64_t>(bits() % static_cast<uint64_t>(end)); }
 
-  // Most of them of a usual size, and the others zeros, infinities, NaN, very large and very small.
+  // Returns a random number. Most are of ordinary size; the others are zeros, infinities, NaN, very
+  // large or very small.
   double number() {
     static const double rare[] = {
         0.0, -0.0, __builtin_inf(), -__builtin_inf(), __builtin_nan(""), 1e30, -1e-30, 1.0};
@@ -64,7 +65,7 @@ class Comparison {
   Comparison(const View& view, const std::vector<int32_t>& words, const int32_t* dtypes)
       : view_(view), words_(words), dtypes_(dtypes) {}
 
-  // What keeps a call of this shape from giving the same bits with both; "" if nothing does.
+  // Runs a call of this shape in both ways; returns "" if all bits agree, otherwise a message.
   std::string differs(const Shape& shape, const RunCall& reference, const RunCall& other) {
     const Header& header = view_.header;
     const auto count = static_cast<size_t>(header.operands + header.results);
@@ -91,7 +92,7 @@ class Comparison {
       memset(memory_[i].data(), 0x55, memory_[i].size());
     error = other(call, memory_);
     if (!error.empty() || memory_ == expected) return error;
-    return "what was compiled gives other bits than the interpreter on " +
+    return "the compiled program gives other bits than the interpreter on " +
            std::to_string(shape.batches) + " x " + std::to_string(shape.rows) + " x " +
            std::to_string(shape.cols);
   }
@@ -122,10 +123,11 @@ class Comparison {
     array.dtype = dtypes_[i];
     array.pairs = has_pairs(i) ? 1 : 0;
     array.col_stride = has_cols ? step * (1 + array.pairs) : 0;
-    // A table may be repeated, in the strided calls along the columns.
+    // Tables of strided calls are broadcast along the columns.
     if (role == Role::table && shape.is_strided) array.col_stride = 0;
     array.stride[1] = has_rows ? cols * step + (shape.is_strided ? 5 : 0) : 0;
-    // Batches are apart, those of vectors too, by vectors.
+    // Batches have gaps. In calls without strides the gap is 8 elements, which keeps batches
+    // aligned to vectors.
     array.stride[0] = rows * (cols * step + (shape.is_strided ? 5 : 8));
     const int64_t elements = shape.batches * array.stride[0] + cols * step;
     const int64_t bytes = element_bytes(array.dtype);
@@ -159,10 +161,10 @@ class Comparison {
 
 std::string compare(const View& view, const std::vector<int32_t>& words, const int32_t* dtypes,
                     const RunCall& reference, const RunCall& other) {
-  // Rows of less than a step, of many and of several pieces; column sums of several chunks; rows
-  // that a GPU takes in vectors, in each of its kernels, of several batches where those of one go
-  // down the columns; many with a part of a step behind the last whole one, where labels lie and no
-  // rare number hides them.
+  // Rows shorter than a step; several rows in a piece and rows of several pieces; column sums of
+  // several chunks; rows read in vectors by a GPU, for each of its kernels, in several batches
+  // because a single batch may go to the column kernel; and many rows with a part of a step at the
+  // end, where labels lie and no special value hides an error.
   static const Shape shapes[] = {
       {1, 1, 1, false, true},      {2, 5, 7, false, true},     {1, 37, 40, true, true},
       {1, 3, 0, false, true},      {1, 300, 33, false, false}, {2, 3, 100, false, true},

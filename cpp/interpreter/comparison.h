@@ -1,4 +1,4 @@
-// Two ways to run a program, compared on random arrays. Host code.
+// Comparison of two ways to run a program, on random arrays. Host code.
 #ifndef BRIDGE_INTERPRETER_COMPARISON_H_
 #define BRIDGE_INTERPRETER_COMPARISON_H_
 
@@ -12,13 +12,13 @@
 
 namespace bridge::interpreter {
 
-// Of the operands and results of a call, each in a piece of its own.
+// The memory of the operands and results of a call, one vector for each array.
 using Memory = std::vector<std::vector<char>>;
-// Runs a call whose arrays lie in this memory; "" or what went wrong.
+// Runs a call whose arrays lie in `memory`; returns "" or an error message.
 using RunCall = std::function<std::string(const bridge_program& call, Memory& memory)>;
 
-// Why the one cannot stand in for the other; "" where every bit of every result is the same.
-// dtypes: of operands, then of results. Throws std::bad_alloc.
+// Returns "" if every bit of every result is the same, otherwise a message. `dtypes`: operands,
+// then results. Throws std::bad_alloc.
 std::string compare(const View& view, const std::vector<int32_t>& words, const int32_t* dtypes,
                     const RunCall& reference, const RunCall& other);
 

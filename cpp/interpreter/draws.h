@@ -1,5 +1,5 @@
-// Random words for the elements of rows, for the files that are compiled once for each instruction
-// set: include it there only.
+// Random words for the elements of rows. Include it only in files compiled once for each
+// instruction set.
 #ifndef BRIDGE_INTERPRETER_DRAWS_H_
 #define BRIDGE_INTERPRETER_DRAWS_H_
 
@@ -10,12 +10,12 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
-// The integers of some rows from which their words follow: `start` is the number of the batch's
-// first element, null where it is 0.
+// The integers that determine the random words of each row. `start` is the index of the batch's
+// first element; null means 0.
 struct DrawIntegers {
   const int64_t *seed, *offset, *start;
 
-  // The number of an element of the `row`-th of the rows.
+  // Returns the index of an element in the `row`-th of the rows.
   uint64_t index(const Position& here, int64_t row, int64_t col) const {
     const auto first = start == nullptr ? uint64_t{0} : static_cast<uint64_t>(start[row]);
     const auto rows = static_cast<uint64_t>(here.first + row);
@@ -23,17 +23,17 @@ struct DrawIntegers {
   }
 };
 
-// The words of columns [col, col + width) of a row, at most RandomWords::kMost, where they were
-// drawn.
+// Returns the random words of columns [col, col + width) of a row, without a copy. `width` is at
+// most RandomWords::kMost.
 inline const uint32_t* drawn(RandomWords& random, const DrawIntegers& of, const Position& here,
                              int64_t row, int64_t col, int64_t width) {
   random.begin(static_cast<uint64_t>(of.seed[row]), static_cast<uint64_t>(of.offset[row]));
   return random.at(of.index(here, row, col), width, width);
 }
 
-// Calls use(words, at, count) for columns [col, col + width) of the rows from `row` on, `rows` of
-// them: the words of `count` elements, the first of which is the at-th of all. Rows of one seed and
-// offset share what is drawn ahead.
+// Calls use(words, at, count) with the random words of columns [col, col + width) of `rows` rows
+// from `row` on: `count` words, the first of which belongs to the at-th of all these elements. Rows
+// with the same seed and offset share words drawn ahead.
 template <class Use>
 void draw(RandomWords& random, const DrawIntegers& of, const Position& here, int64_t row,
           int64_t rows, int64_t col, int64_t width, const Use& use) {

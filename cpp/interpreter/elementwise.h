@@ -1,5 +1,5 @@
-// What each elementwise operation of a program computes: functions that the interpreter's loops
-// over registers call, those that were written out as C++, and the kernels of CUDA.
+// The elementwise operations of a program as functions. The interpreter's loops over registers,
+// generated programs and the CUDA kernels call them.
 #ifndef BRIDGE_INTERPRETER_ELEMENTWISE_H_
 #define BRIDGE_INTERPRETER_ELEMENTWISE_H_
 
@@ -35,7 +35,7 @@ BRIDGE_HD Real truth(bool condition) {
   return condition ? Real(1) : Real(0);
 }
 
-// NaN where either is, the first where they are equal.
+// Returns NaN if either is NaN, and `a` if they are equal.
 template <class Real>
 BRIDGE_HD Real smaller_of(Real a, Real b) {
   return (a <= b) | (a != a) ? a : b;
@@ -45,7 +45,7 @@ BRIDGE_HD Real larger_of(Real a, Real b) {
   return (a >= b) | (a != a) ? a : b;
 }
 
-// As it comes back from an array of T.
+// Returns `x` rounded to T, as if it were read back from an array of T.
 template <class T, class Real>
 BRIDGE_HD Real rounded(Real x) {
   if constexpr (std::is_same_v<T, math::bfloat16> && sizeof(Real) == sizeof(float))
@@ -57,12 +57,12 @@ BRIDGE_HD Real rounded(Real x) {
     return math::to_double(stored);
 }
 
-// The operations for results of a 16-bit type; of doubles they are the exact ones.
+// The operations for results of a 16-bit type. Doubles take the exact operations.
 template <int32_t kOperation, class Real>
 BRIDGE_HD Real compute_for_16_bits(Real a) {
   constexpr int32_t count = kSigmoidBfloat16 - kSigmoidFloat16;
   static_assert(kReciprocal16 - kSigmoidBfloat16 == count,
-                "both types have the same, in the same order");
+                "both types have the same operations, in the same order");
   constexpr bool is_float16 = kOperation < kSigmoidBfloat16;
   using Rough = std::conditional_t<is_float16, math::SingleForFloat16, math::SingleForBfloat16>;
   using Precision = std::conditional_t<sizeof(Real) == sizeof(float), Rough, math::Double>;
@@ -89,7 +89,7 @@ BRIDGE_HD Real compute_for_16_bits(Real a) {
   }
 }
 
-// The reciprocal of a sum of powers, for results of 16 bits.
+// Returns the reciprocal of a sum of powers, for 16-bit results; 0 for 0.
 template <class Real>
 BRIDGE_HD Real reciprocal_16(Real x) {
   if constexpr (sizeof(Real) == sizeof(float))
@@ -98,13 +98,15 @@ BRIDGE_HD Real reciprocal_16(Real x) {
     return x == 0 ? Real(0) : Real(1) / x;
 }
 
-// 2^f and the power of two whose exponent field is in the low bits of `shifted` (math/softmax.h).
+// Returns 2^f times the power of two whose exponent field is in the low bits of `shifted`
+// (math/softmax.h).
 template <class Real>
 BRIDGE_HD Real exp2_lifted(Real f, Real shifted) {
   return shifted == shifted ? math::detail::lifted_power(f, shifted) : shifted;
 }
 
-// e^(key - largest), up to a factor, for results of 16 bits: `rate` is that of math/softmax.h.
+// Returns e^(key - largest) up to a constant factor, for 16-bit results. `rate` is SoftmaxScale's
+// in math/softmax.h.
 template <class Precision, class Real>
 BRIDGE_HD Real exp2_below_16(Real key, Real largest, Real rate) {
   if constexpr (sizeof(Real) == sizeof(float)) {
@@ -117,8 +119,8 @@ BRIDGE_HD Real exp2_below_16(Real key, Real largest, Real rate) {
   }
 }
 
-// The functions that a loop may start for many elements, before another finishes them: what they
-// compute first (math::Started), which some have in common, and the rest.
+// The first half of a function that one loop may start for many elements before another finishes
+// them. Several functions have the same first half; math::Started holds its values.
 template <int32_t kOperation, class Real>
 BRIDGE_HD math::Started<Real> start(Real a) {
   using math::GeluForm;

@@ -1,16 +1,15 @@
-// What runs a program whose sections were written out as C++ (bridge/lang/emission.py): the walk
-// over its rows and their columns. Include it in generated files only, of which each is compiled
-// for one instruction set. Every order of additions is that of machine.cpp.
+// The row driver of a program generated as C++ (bridge/lang/emission.py): loops over rows and their
+// columns. Include it only in generated files, each compiled for one instruction set. Every order
+// of additions is the order of machine.cpp.
 //
-// A generated program is a struct with the constants and types that are used below, and
-//   rows_<n>    a row section: numbers that a row has one of, for all rows that are walked at once;
-//   Tile_<n>    a tile section: its lists of what it reads and writes, and body<kFlat>(places,
-//               count), a loop over places of one row, or, flat, of several short rows side by
-//               side, where what a row has one of is an array too. `count` is a multiple of kStep.
-//               If it kFetchesAhead, it asks for the next row; if it kFolds, chunk(places,
-//               reductions) does the same for a whole chunk of one row and reduces it; if it
-//               kPicks, picks(places, width, reductions) adds to sums that have a term in a single
-//               column.
+// A generated program is a struct with the constants and types used below, and
+//   rows_<n>    a row section: per-row values of all current rows;
+//   Tile_<n>    a tile section: lists of its loads and stores, and body<kFlat>(places, count), a
+//               loop over `count` elements, a multiple of kStep: of one row, or, flat, of several
+//               short rows side by side, for which per-row values are arrays too.
+//               kFetchesAhead: the section prefetches the next row.
+//               kFolds: chunk(places, reductions) runs on a whole chunk of one row and reduces it.
+//               kPicks: picks(places, width, reductions) adds to sums with a term in one column.
 #ifndef BRIDGE_INTERPRETER_GENERATED_H_
 #define BRIDGE_INTERPRETER_GENERATED_H_
 
@@ -76,8 +75,8 @@ class GeneratedMachine {
   void set_integer_row(int32_t to, int64_t value) const {
     fill(integer_row(to), memory_.row_stride, value);
   }
-  // What stands behind the last row is not computed: there may be more of it than rows, and numbers
-  // that take long.
+  // Row sections compute this many values. The padding behind the last row is not computed: it may
+  // be longer than the rows, and its numbers may be slow to compute.
   int64_t row_count() const { return here_.count; }
   Real constant(int i) const { return constants_[i]; }
   Real cols() const { return static_cast<Real>(call_.cols); }
@@ -104,7 +103,7 @@ class GeneratedMachine {
   }
 
  private:
-  // Calls run(column sum, begin, end) for parts of the columns, or all.
+  // Calls run(column sum, begin, end) for each part of the columns, or for all columns.
   template <class Run>
   void for_sums(const Run& run) const {
     if (P::kColumnSums == 0) return;
@@ -115,15 +114,16 @@ class GeneratedMachine {
 
   // ---- One row, in pieces. ----
 
-  // Whether words are used where they were drawn: one draw's at a time stand there.
+  // True if random words are used where they are drawn: the buffer holds the words of one draw.
   template <class Tile>
   static constexpr bool kDrawsInPlace = Tile::Words::kCount == 1 && Tile::kReduces == 0;
 
-  // So many columns are fetched at once, as more requests than a core can have under way wait for
-  // each other; of arrays that its cache does not hold.
+  // The number of columns that are prefetched at once: more requests than a core can have in flight
+  // wait for each other. Only arrays of at least kLeastFetched bytes are, because the cache does
+  // not hold these.
   static constexpr int64_t kFetched = 256, kLeastFetched = int64_t{1} << 20;
 
-  // Of the rows from here on, but where several are computed side by side.
+  // Finds the addresses of the rows from the current one on, unless rows are flat.
   void find_lines() {
     for (int l = 0; l < P::kLoadCount && !Memory::is_flat(call_); ++l) {
       const Stream& stream = P::load(l);
@@ -135,7 +135,7 @@ class GeneratedMachine {
       stores_[s] = Line::of(here_, call_.result[P::store(s).array], P::store(s));
   }
 
-  // Where the row after row i has a column.
+  // Finds the addresses of column `col` in the row after row i.
   void find_ahead(Places<P>& places, int64_t i, int64_t col) const {
     for (int l = 0; l < P::kLoadCount; ++l) {
       const Line& line = loads_[l];
@@ -145,7 +145,7 @@ class GeneratedMachine {
     }
   }
 
-  // The columns [begin, end), of which `begin` is a multiple of kPiece.
+  // Runs a tile section on the columns [begin, end) of row i. `begin` is a multiple of kPiece.
   template <class Tile>
   void run_columns(int64_t i, int64_t begin, int64_t end) {
     for (int r = 0; r < Tile::kReduces; ++r) reductions_[r].begin();
@@ -172,8 +172,9 @@ class GeneratedMachine {
     Tile::ColumnSums::each([&](int s) { stacks_[s].row_is_added(); });
   }
 
-  // Parts of the columns of all rows, dealt to tasks. A task is a copy of this machine, with memory
-  // of its own for all but what is written column by column; what its rows come to meets here.
+  // Runs a tile section on parts of the columns of all rows, distributed over tasks. A task is a
+  // copy of this machine with memory of its own, except for results and column sums: each task
+  // writes only its columns of these. The reductions of all parts are combined here.
   template <class Tile>
   void run_parts() {
     deal_columns(split_, call_.cols, [&](int64_t number, const auto& parts) {
@@ -202,7 +203,7 @@ class GeneratedMachine {
     Tile::ColumnSums::each([&](int s) { stacks_[s].rows_are_added(here_.count); });
   }
 
-  // The stream of the other half of a result, where the section writes that too; else -1.
+  // Returns the stream of the other half of a result, or -1 if the section does not write it.
   template <class Tile>
   static constexpr int other_half(int s) {
     int other = -1;
@@ -215,13 +216,13 @@ class GeneratedMachine {
     return array.pairs != 0 && array.col_stride == 2;
   }
 
-  // Whether a store is written past the caches, from the tile that it is gathered in.
+  // Returns true if a store is collected in a tile and written from there past the caches.
   template <bool kFlat>
   bool is_streamed(int s) const {
     return !kFlat && (rows_.streamed >> P::store(s).array & 1) != 0 && stores_[s].first != nullptr;
   }
 
-  // Places of one row, or of all rows where they are flat.
+  // Runs a tile section on `width` columns of row i, or of all rows if they are flat.
   template <class Tile, bool kFlat>
   void run_piece(Places<P>& places, int64_t i, int64_t rows, int64_t col, int64_t width) {
     const int64_t count = rows * width, whole = count / kStep * kStep;
@@ -291,7 +292,7 @@ class GeneratedMachine {
     });
   }
 
-  // The last places, fewer than a step: what arrays lack of it is read and written elsewhere.
+  // Runs a tile section on the last elements, fewer than a step, in buffers of a whole step.
   template <class Tile, bool kFlat>
   void run_tail(Places<P>& places, int64_t whole, int64_t rest) {
     char* written[P::kStoreCount + 1];
@@ -338,7 +339,7 @@ class GeneratedMachine {
     places.constant = constants_;
     places.last_dropped = last_dropped_;
     const auto spread = [&](auto* to, const auto* from) {
-      // In whole steps, into the next row's place.
+      // Fills whole steps, which reach into the next row.
       const int64_t padded = round_up(cols);
       if (padded % kStep != 0) __builtin_unreachable();
       for (int64_t i = 0; i < rows; ++i) fill(to + i * cols, padded, from[i]);
@@ -379,7 +380,7 @@ class GeneratedMachine {
   // ---- Arrays. ----
 
   Real* vector(int number) const { return memory_.vectors + number * memory_.vector_stride; }
-  // All rows are of one batch, which has one of each.
+  // Converts each vector once: all rows belong to one batch.
   void convert_vectors() {
     is_converted_ = true;
     for (int l = 0; l < P::kLoadCount && memory_.vector_stride > 0; ++l) {
@@ -412,7 +413,7 @@ class GeneratedMachine {
       row(in.to)[i] = reduction.tree.end();
     } else if (in.operation == kMax) {
       const Real largest = row(in.to)[i] = number_of<Real>(reduction.largest);
-      // +0 equals -0, though it is larger; nothing is less than NaN.
+      // +0 equals -0 though it is larger in order, and nothing is less than NaN.
       const bool is_found = here_.count == 1 && largest != 0 && largest == largest;
       ranges_[in.to] = is_found ? reduction.range : ColumnRange{0, call_.cols};
     } else {
@@ -420,8 +421,8 @@ class GeneratedMachine {
     }
   }
 
-  // Of so many rows, and of what they are padded with: to number a whole piece would cost a tiny
-  // call more than all else.
+  // Numbers the columns of `count` rows and of their padding. Numbering a whole piece would cost a
+  // tiny call more than everything else.
   void number_columns(int64_t count) const {
     const int64_t cols = call_.cols, places = round_up(count * cols);
     for (int64_t i = 0, col = 0; i < places; ++i) {
@@ -430,7 +431,7 @@ class GeneratedMachine {
     }
   }
 
-  // Constant i of a call's words.
+  // Returns constant i of a call's bytecode.
   static Real constant_of(const int32_t* words, int i) {
     double constant;
     memcpy(&constant, words + kHeaderWords + 2 * i, sizeof constant);
@@ -441,15 +442,15 @@ class GeneratedMachine {
   const Rows& rows_;
   const ColumnSplit& split_;
   Memory memory_;
-  Position here_;    // of the rows that are walked at once
-  int64_t row_ = 0;  // the first of them, counted from where the lines begin
+  Position here_;    // of the current rows
+  int64_t row_ = 0;  // the first of them, counted from the first row of the lines
   Line loads_[P::kLoadCount + 1] = {};
   Line stores_[P::kStoreCount + 1] = {};
   bool is_converted_ = false;
   bool fetches_ahead_;
   ColumnStack<Real> stacks_[P::kColumnSums + 1];
   Reduction<Real> reductions_[P::kMostReductions + 1];
-  ColumnRange ranges_[P::kRows + 1];  // where the largest are, by the row registers they are in
+  ColumnRange ranges_[P::kRows + 1];  // chunks with the largest number, by row register
   Real constants_[P::kConstants + 1];
   uint32_t last_dropped_[P::kThresholds + 1];
 };

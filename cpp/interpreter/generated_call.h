@@ -1,4 +1,5 @@
-// What a generated CUDA kernel is given, and what its caller must know of it. Host and device code.
+// The parameters of a generated CUDA kernel, and the facts that its caller needs. Host and device
+// code.
 #ifndef BRIDGE_INTERPRETER_GENERATED_CALL_H_
 #define BRIDGE_INTERPRETER_GENERATED_CALL_H_
 
@@ -10,48 +11,49 @@
 
 namespace bridge::interpreter {
 
-constexpr int kGeneratedThreads = 256;  // of a block, at most
-constexpr int kShortGroup = 8;          // threads that share a short row, in the kernels for these
-constexpr int kLeastShortGroup = 2;     // or fewer, where whole_group() says so
-constexpr int kShortVectors = 4;        // and vectors of each
-constexpr int kRowsAtOnce = 4;          // whose loads are under way together, of kColumnsAligned
-constexpr int kMostBlocks = 16;         // that share a row, as a cluster
-constexpr int kWideChunks = 4;          // of a row, that a warp of kWideAligned has
-// The nodes of a row's chunks stand in shared memory, and a warp adds them: 8 in each thread.
+constexpr int kGeneratedThreads = 256;  // most threads of a block
+constexpr int kShortGroup = 8;          // threads that share a short row
+constexpr int kLeastShortGroup = 2;     // the fewest of them (whole_group())
+constexpr int kShortVectors = 4;        // vectors of each of them
+constexpr int kRowsAtOnce = 4;          // rows that kColumnsAligned loads together
+constexpr int kMostBlocks = 16;         // blocks of a cluster that share a row, at most
+constexpr int kWideChunks = 4;          // chunks of a row in a warp of kWideAligned
+// The nodes of a row's chunks are in shared memory, and one warp adds them, 8 in each thread.
 constexpr int64_t kMostGeneratedChunks = 256;
 
-// How many pieces of 8 bytes the cells of so many chunks take, so that the next ones can be read 16
-// bytes at once.
+// Returns the number of 8-byte units for the cells of `chunks` chunks. A multiple of 4 keeps the
+// next cells aligned for reads of 16 bytes.
 BRIDGE_HD constexpr int cell_step(int chunks) { return (chunks + 3) / 4 * 4; }
 
-// Short rows of as many columns as a few threads have in all of their vectors: of twice as many
-// vectors where the row is long enough and sums of columns do not take the room, as what a row asks
-// of a thread beside its elements is much.
+// Returns the vectors of each thread for a short row that fills all vectors of a few threads.
+// Longer rows have twice as many, because each row has a fixed cost for each thread. With column
+// sums there is no room for more.
 BRIDGE_HD constexpr int whole_vectors(int64_t cols, int vector, bool has_sums) {
   const bool are_few = has_sums || cols <= int64_t{kLeastShortGroup} * kShortVectors * vector;
   return are_few ? kShortVectors : 2 * kShortVectors;
 }
-// The threads that share one; 0 of rows that are none of these.
+// Returns the threads that share such a row; 0 if the row does not fill all their vectors.
 BRIDGE_HD constexpr int whole_group(int64_t cols, int vector, bool has_sums) {
   for (int group = kLeastShortGroup; group <= kShortGroup; group *= 2)
     if (cols == int64_t{group} * whole_vectors(cols, vector, has_sums) * vector) return group;
   return 0;
 }
 
-// Whether kernels of an architecture stage operands: where two blocks with the column sums of a row
-// have room for them on a multiprocessor, or one has not more than itself.
+// Returns true if kernels for an architecture stage operands in shared memory. Either two blocks
+// with column sums and staged operands fit on a multiprocessor, or only one block fits even without
+// staging.
 BRIDGE_HD constexpr bool stages(int arch) { return arch >= 86 && arch != 87; }
 
-// Kernels of a program; which of them takes a call is said in generated_launch.cu.
+// The kinds of kernels of a program. generated_launch.cu chooses one for a call.
 enum GeneratedKernelKind : int32_t {
-  kShortAligned,     // rows of kShortGroup * kShortVectors vectors
-  kShortAny,         // the same on arrays of any strides
+  kShortAligned,     // rows of at most kShortGroup * kShortVectors vectors
+  kShortAny,         // the same for arrays of any strides
   kResidentAligned,  // a warp for each chunk of a row, whose elements stay in registers
-  kLongAligned,      // warps that take one chunk after the other, in every section again
+  kLongAligned,      // warps that read one chunk after the other, again in every section
   kLongAny,
-  kColumnsAligned,  // rows of one column after the other, with the column sums of what it computes
-  kWideAligned,     // as kResidentAligned, with several chunks of numbers of 16 bits in a warp
-  kShortWhole,      // as kShortAligned, of rows that whole_group() knows
+  kColumnsAligned,  // threads that go down the rows of their columns and add column sums
+  kWideAligned,     // as kResidentAligned, with several chunks of 16-bit numbers in a warp
+  kShortWhole,      // as kShortAligned, for the row lengths that whole_group() accepts
   kGeneratedKinds,
 };
 constexpr const char* kGeneratedNames[kGeneratedKinds] = {
@@ -59,48 +61,49 @@ constexpr const char* kGeneratedNames[kGeneratedKinds] = {
     "bridge_long_aligned",  "bridge_long_any",   "bridge_columns_aligned",
     "bridge_wide_aligned",  "bridge_short_whole"};
 
-// What bridge/lang/emission_cuda.py tells of the kernels that it wrote.
+// Facts about generated kernels, from bridge/lang/emission_cuda.py.
 struct GeneratedFacts {
-  int32_t vector;     // columns side by side that a thread has
-  int32_t cells;      // 8 bytes of shared memory for each chunk of a row, and a few more: cell_step
-  int32_t held;       // bytes of a chunk that several sections read, where kLongAligned may hold it
-  int32_t kinds;      // 1 << kind for each kind of kernel that there is
-  int32_t staged;     // operands that all rows share of which a thread stages what it has
-  int32_t constants;  // of a call's words that kernels are given, the first ones
+  int32_t vector;     // adjacent columns of a thread
+  int32_t cells;      // cells of 8 bytes for each chunk of a row, in shared memory (cell_step())
+  int32_t held;       // bytes of a chunk that kLongAligned may hold from section to section
+  int32_t kinds;      // bit mask of the kinds of kernels that exist
+  int32_t staged;     // operands shared by all rows that threads stage in shared memory
+  int32_t constants;  // leading constants of the bytecode that kernels receive
 
   bool has(GeneratedKernelKind kind) const { return (kinds >> kind & 1) != 0; }
 };
 
 struct GeneratedSpace {
   int64_t rows;        // of all batches
-  int64_t batch_rows;  // of one
+  int64_t batch_rows;  // of one batch
   int64_t index_cols;
-  int64_t size[BRIDGE_MAX_DIMS];  // the last dimension last, as in strides: its place is constant
-  // A bit for each array, operands and then results: whether vectors of its rows may be read, or
-  // written, at once. Kernels for aligned arrays take it for granted.
+  int64_t size[BRIDGE_MAX_DIMS];  // aligned at the last dimension, as strides are, so that its
+                                  // index is constant
+  // One bit for each array, operands and then results: vectors of its rows may be read or written
+  // at once. Kernels for aligned arrays do not test it.
   uint64_t vectors[2];
-  // In the arithmetic type: the sums of lanes, [column sums, lanes, cols]; of kColumnsAligned those
-  // of chunks of rows, [chunks, cols] for each at the distance `sums_step`.
+  // Sums in the arithmetic type: of leaves, [column sums, leaves, cols]. kColumnsAligned writes the
+  // sums of chunks of rows instead, [chunks, cols] for each column sum, `sums_step` numbers apart.
   void* sums;
   int64_t sums_step;
-  RowLanes lanes;  // where there are column sums
+  RowLanes lanes;  // if there are column sums
   int32_t cols;
   int32_t dims;
-  int32_t warps;        // that share a row; 1 also where only a part of one does
+  int32_t warps;        // that share a row; 1 also if a row has only a part of a warp
   int32_t threads;      // of a block
-  int32_t blocks_log2;  // of a cluster, which share a row where they are several
-  int32_t turns;        // in which these have all its chunks
-  int32_t held_turns;   // so many chunks of each warp stay in shared memory from section to section
+  int32_t blocks_log2;  // log2 of the blocks of a cluster that share a row
+  int32_t turns;        // rounds in which these warps read all chunks of a row
+  int32_t held_turns;   // chunks of each warp that stay in shared memory from section to section
 };
 
-// A constant of a call's words, as a kernel may want it.
+// A constant of a call's bytecode, in each form that kernels read.
 struct GeneratedConstant {
   double number;
   float single;
-  uint32_t last_dropped;  // as a threshold
+  uint32_t last_dropped;  // of the constant as a threshold (program.h)
 };
 
-// Operands, then results.
+// The parameters of a kernel. `array` has the operands, then the results.
 template <int kArrays, int kConstants>
 struct GeneratedParams {
   GeneratedSpace space;

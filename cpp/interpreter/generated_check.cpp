@@ -19,7 +19,7 @@ bridge_status check_generated(const View& view, const std::vector<int32_t>& word
     run_on(reference, view, call, nullptr);
     return std::string();
   };
-  // The longest rows in parts and past the caches, the others neither.
+  // The longest rows run in parts of columns and are written past the caches; the others are not.
   const auto generated = [&](const bridge_program& call, Memory&) {
     if (call.cols > 4 * kSumChunk)
       run_split(machine, view, call, split_into(2, kSumChunk, nullptr), ~uint32_t{0});

@@ -1,4 +1,4 @@
-// A generated machine against the interpreter, on random arrays.
+// Comparison of a generated machine with the interpreter, on random arrays.
 #ifndef BRIDGE_INTERPRETER_GENERATED_CHECK_H_
 #define BRIDGE_INTERPRETER_GENERATED_CHECK_H_
 
@@ -10,8 +10,8 @@
 
 namespace bridge::interpreter {
 
-// BRIDGE_INTERNAL, with the error message, if a bit of any result differs. dtypes: of operands,
-// then of results.
+// Returns BRIDGE_INTERNAL and sets the error message if any bit of a result differs. `dtypes`:
+// operands, then results.
 bridge_status check_generated(const View& view, const std::vector<int32_t>& words,
                               const int32_t* dtypes, int isa, const MachineTable& machine);
 

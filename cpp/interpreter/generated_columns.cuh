@@ -1,10 +1,10 @@
-// The walk of a program without reductions along the row, but with column sums or with what all
-// rows share: a thread keeps to its columns and goes down 16 rows, which are a lane of the tree of
-// column_sum_tree.h; the warps of a block have the lanes of a chunk. Include it in generated files
-// only.
+// The column driver of a program without reductions along the row, but with column sums or with
+// operands shared by all rows. A thread keeps its columns and goes down 16 rows, a leaf of the tree
+// of column_sum_tree.h; the warps of a block have the leaves of a chunk. Include it only in
+// generated files.
 //
-// Here the vectors q of a thread are of rows one behind the other, and a section runs on kVectors
-// rows at once, so that as many loads are under way.
+// Here the vectors q of a thread are consecutive rows. A section runs on kVectors rows at once,
+// which keeps many loads in flight.
 #ifndef BRIDGE_INTERPRETER_GENERATED_COLUMNS_CUH_
 #define BRIDGE_INTERPRETER_GENERATED_COLUMNS_CUH_
 
@@ -14,7 +14,7 @@
 
 namespace bridge::interpreter {
 
-// Some rows of a thread's columns, which may all be there or not.
+// Up to kVectors rows of a thread's columns; kIsFull: all of them exist.
 template <class W, bool kIsFull>
 struct RowsPart {
   const W& walk;
@@ -45,7 +45,7 @@ class ColumnWalk : public RowPlaces<P> {
   static constexpr bool kIsFull = false;
   static constexpr bool kHasRows = true;
   static constexpr bool kLoadsLate = false;
-  static constexpr int kSlots = simt::kWarpThreads;  // vectors side by side in a block
+  static constexpr int kSlots = simt::kWarpThreads;  // adjacent vectors of a block
   static_assert(kGeneratedThreads / kSlots == kLanes && kLaneRows % kVectors == 0);
 
   explicit BRIDGE_DEVICE ColumnWalk(const Params& params) : RowPlaces<P>(params) {}
@@ -75,7 +75,7 @@ class ColumnWalk : public RowPlaces<P> {
     }
   }
 
-  // Where rows are one distance apart.
+  // Returns the address of the thread's columns in the first current row. Rows are equally spaced.
   template <class T, int kEach = 1>
   BRIDGE_DEVICE T* place(int array, int half) const {
     const bridge_program_array& a = params_.array[array];
@@ -114,13 +114,13 @@ class ColumnWalk : public RowPlaces<P> {
     for (int e = 0; e < kVector; ++e) sum_[sum][e] = sum_[sum][e] + vector.vector.element[e];
   }
 
-  // The lanes of a chunk in the tree, to the chunks' sums, or to the result where there is one.
+  // Adds the leaves of a chunk, into the sums of chunks or, if there is one chunk, into the result.
   template <class T>
   BRIDGE_DEVICE void end_sum(int sum, int array, int64_t chunk, int64_t chunks) const {
-    // A thread writes its own vector, and reads one element of each lane.
+    // A thread writes its own vector and reads one element of each leaf.
     constexpr int kColumns = kSlots * kVector;
     Real* const shared = simt::shared_array<Real, static_cast<int>(kLanes) * kColumns>();
-    simt::sync();  // what was there has been read
+    simt::sync();  // the previous contents have been read
 #pragma unroll
     for (int e = 0; e < kVector; ++e)
       shared[lane() * kColumns + e * kSlots + slot_in_block()] = sum_[sum][e];
@@ -150,7 +150,7 @@ class ColumnWalk : public RowPlaces<P> {
   static BRIDGE_DEVICE int slot_in_block() { return simt::thread_index() % kSlots; }
 
   int col_ = 0;
-  int rows_ = 0;  // that are there of those at once
+  int rows_ = 0;  // that exist among the current ones
   Real sum_[P::kColumnSums > 0 ? P::kColumnSums : 1][kVector];
 };
 
@@ -158,7 +158,7 @@ template <class P>
 struct ColumnsAligned {
   using Params = GeneratedParams<P::kArrays, P::kConstants>;
   static constexpr int kThreads = kGeneratedThreads;
-  // Without sums and random words there are registers for one more.
+  // A program without sums and random words leaves registers for one more block.
   static constexpr bool kIsSmall = P::kColumnSums == 0 && !P::kDraws;
   static constexpr int kMinBlocks = P::kMinBlocks + (P::kMinBlocks > 1 && kIsSmall);
 

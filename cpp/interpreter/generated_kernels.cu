@@ -20,8 +20,8 @@ namespace bridge::interpreter {
 namespace {
 
 constexpr const char* kName = "program";
-constexpr size_t kSharedBytes = size_t{48} << 10;      // what every GPU gives a block unasked
-constexpr size_t kMostSharedBytes = size_t{96} << 10;  // and what the smallest gives where asked
+constexpr size_t kSharedBytes = size_t{48} << 10;  // every GPU gives a block this much by default
+constexpr size_t kMostSharedBytes = size_t{96} << 10;  // the smallest GPU gives it on request
 
 struct Entry {
   int device;
@@ -29,12 +29,12 @@ struct Entry {
   GeneratedKernels kernels;
 };
 
-// What is in stays where it is until all is forgotten.
+// An entry keeps its address until bridge_program_cuda_forget().
 std::shared_mutex mutex;
 std::unordered_multimap<uint64_t, std::unique_ptr<const Entry>> entries;
 std::atomic<bool> has_entries{false};
 
-// How often those who share a row meet: behind each section that reduces its elements.
+// Returns how often the warps or blocks of a row synchronize: after each section with a reduction.
 int meetings_of(const View& view) {
   int found = 0;
   const Instruction* next = view.code;
@@ -48,9 +48,10 @@ int meetings_of(const View& view) {
   return found;
 }
 
-// ---- Their check. ----
+// ---- Verification. ----
 
-// Runs calls whose arrays lie in memory of the host on the current device.
+// Runs a call whose arrays are in host memory on the current device; returns "" or an error
+// message.
 std::string run_there(const bridge_program& given, Memory& memory,
                       const GeneratedKernels* kernels) {
   simt::Scratch scratch;
@@ -87,7 +88,7 @@ std::string run_there(const bridge_program& given, Memory& memory,
   return error == nullptr ? "" : error;
 }
 
-// Finds and checks the kernels of an entry on the current device; "" or what is wrong.
+// Finds and verifies the kernels of an entry on the current device; returns "" or an error message.
 std::string prepare(const bridge_program_kernels& given, const View& view, void* code,
                     Entry* entry) {
   if (!stages(simt::current_arch())) entry->kernels.facts.staged = 0;
@@ -96,7 +97,7 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
     const char* error =
         simt::find_kernel(code, kGeneratedNames[kind], &entry->kernels.kernel[kind]);
     if (error != nullptr) return std::string(kGeneratedNames[kind]) + ": " + error;
-    // Only the sums of a lane, and what is held of long rows, need more than every GPU gives.
+    // Only the column sums of a leaf and the held chunks of long rows need more than the default.
     const bool holds = kind == kLongAligned && entry->kernels.facts.held > 0;
     size_t& shared_bytes = entry->kernels.shared_bytes[kind];
     shared_bytes = kSharedBytes;
@@ -104,7 +105,7 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
         simt::allow_shared(entry->kernels.kernel[kind], kMostSharedBytes)) {
       shared_bytes = kMostSharedBytes;
     }
-    if (holds) {  // of what is allowed by now
+    if (holds) {  // of the limit set above
       const size_t beside = simt::shared_beside(entry->kernels.kernel[kind], kGeneratedThreads);
       entry->kernels.held_bytes = std::min(beside, shared_bytes);
     }
@@ -122,8 +123,8 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
   const auto checked = [&](const GeneratedKernels& kernels) {
     return compare(view, entry->key.words, given.dtypes, runs(nullptr), runs(&kernels));
   };
-  // Each kernel that others take calls from is to be checked as well: some rows that are for one
-  // alone would be too long for a check.
+  // For each of these kinds, the comparison runs once more without it: its calls then go to the
+  // other kernels. Some rows for these alone would be too long for a verification.
   GeneratedKernels kernels = entry->kernels;
   std::string wrong = checked(kernels);
   for (const GeneratedKernelKind kind : {kShortWhole, kWideAligned, kResidentAligned}) {
@@ -134,9 +135,9 @@ std::string prepare(const bridge_program_kernels& given, const View& view, void*
   return wrong;
 }
 
-// Brings the kernels of an entry onto the current device; "" or what is wrong with them.
+// Loads the kernels of an entry onto the current device; returns "" or an error message.
 std::string load(const bridge_program_kernels& given, const View& view, Entry* entry) {
-  // Not before there is a current device: the runtime would make a context on one.
+  // Constructed only once there is a current device, because the runtime would create a context.
   const simt::BesideCaptures beside;
   void* code = nullptr;
   if (const char* error = simt::load_code(given.image, &code)) return error;
@@ -145,7 +146,7 @@ std::string load(const bridge_program_kernels& given, const View& view, Entry* e
   return wrong;
 }
 
-// Whether what an entry is for was added before, with other constants perhaps.
+// Returns true if an entry for the same program was added before, perhaps with other constants.
 bool is_there(const Entry& entry) {
   const auto words = static_cast<int64_t>(entry.key.words.size());
   const std::shared_lock<std::shared_mutex> lock(mutex);
@@ -221,6 +222,7 @@ bridge_program_cuda_add(const bridge_program_kernels* kernels) {
   }
 }
 
+// The code of the kernels stays loaded: unloading it needs the context of its device.
 extern "C" BRIDGE_EXPORT void bridge_program_cuda_forget(void) {
   using namespace bridge::interpreter;  // NOLINT
   const std::lock_guard<std::shared_mutex> lock(mutex);

@@ -1,5 +1,5 @@
-// Programs that were compiled for CUDA while the process runs: which kernels run the program of
-// some words on arrays of some dtypes on a device, instead of the interpreter's.
+// Registry of the programs compiled for CUDA at run time. It finds the kernels that run a bytecode
+// on arrays of some dtypes on a device, in place of the interpreter.
 #ifndef BRIDGE_INTERPRETER_GENERATED_KERNELS_H_
 #define BRIDGE_INTERPRETER_GENERATED_KERNELS_H_
 
@@ -13,37 +13,36 @@ namespace bridge::interpreter {
 struct GeneratedKernels {
   GeneratedFacts facts;
   void* kernel[kGeneratedKinds];
-  size_t shared_bytes[kGeneratedKinds];  // that a block of it may have
-  int most_blocks[kGeneratedKinds];      // of a cluster; a power of two
-  size_t held_bytes;                     // with what kLongAligned holds of rows; 0: nothing
-  int meetings;                          // in a row, of warps or blocks that share it
-  bool are_added;                        // else they run for their check, and no call takes them
+  size_t shared_bytes[kGeneratedKinds];  // most that a block may have
+  int most_blocks[kGeneratedKinds];      // in a cluster; a power of two
+  size_t held_bytes;  // most of a kLongAligned block with held chunks; 0: it holds none
+  int meetings;       // synchronizations, in each row, of the warps or blocks that share it
+  bool are_added;     // false during verification, when no other call takes them
 };
 
-// The kernels for a call that was checked, on a device; null where none were added. Any thread may
-// ask.
+// Returns the kernels for a validated call on a device; null if none were added. Thread-safe.
 const GeneratedKernels* generated_kernels(const bridge_program& call, int device);
 
-// How one launch of them is to be.
+// The parameters of one launch.
 struct GeneratedLaunch {
   GeneratedKernelKind kind;
   int warps;          // that share a row
   int threads;        // of a block
-  int blocks_of_row;  // a cluster of them, where they are several
+  int blocks_of_row;  // a cluster, if more than one
   int64_t blocks, blocks_y;
-  uint64_t vectors[2];  // of GeneratedSpace, as is this
+  uint64_t vectors[2];  // as in GeneratedSpace; so are `lanes`, `turns` and `held_turns`
   RowLanes lanes;
   int turns, held_turns;
   size_t shared_bytes;
 };
-// False where the interpreter must take the call, for the length of its rows.
+// Returns false if the call is too large for the kernels: the interpreter must take it.
 bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
                     const RowLanes& lanes, GeneratedLaunch* launch);
 
-// Enqueues the rows of a call that was planned. `sums` is where the sums of lanes are left, or, by
-// kColumnsAligned, the sums of chunks of rows, unless there is one chunk and they are the
-// result: those of the next sum are `sums_step` numbers further on. NULL or what went wrong. Throws
-// std::bad_alloc.
+// Enqueues the row kernel of a planned call. It writes the sums of leaves to `sums`.
+// kColumnsAligned writes the sums of chunks of rows instead, `sums_step` numbers apart for each
+// column sum; if one chunk holds all rows, its sums are the result. Returns NULL or an error
+// message. Throws std::bad_alloc.
 const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLaunch& launch,
                              const bridge_program& call, void* sums, int64_t sums_step,
                              void* stream);

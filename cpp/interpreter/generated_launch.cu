@@ -1,5 +1,5 @@
-// How the kernels of a program are launched: which of them takes a call, and how many blocks, warps
-// and bytes of shared memory it has.
+// Launch of the generated kernels of a program: selects the kernel for a call, and the numbers of
+// blocks, warps and bytes of shared memory.
 #include <bridge/bridge.h>
 #include <string.h>
 
@@ -21,10 +21,10 @@ namespace {
 
 constexpr int kMostWarps = kGeneratedThreads / simt::kWarpThreads;
 constexpr int64_t kEnoughBlocks = 2 * simt::kMultiprocessors;
-constexpr int64_t kEnoughWarps = 16 * simt::kMultiprocessors;  // as registers have room for
+constexpr int64_t kEnoughWarps = 16 * simt::kMultiprocessors;  // as many as registers have room for
 constexpr int64_t kEnoughThreads = 4 * simt::kMultiprocessors * simt::kWarpThreads;
-constexpr int kWideThreads = 2 * simt::kWarpThreads;  // of a block, where a warp has a whole row
-constexpr int kBlocksOfMany = 4;  // of a row among many that is read again: more took longer
+constexpr int kWideThreads = 2 * simt::kWarpThreads;  // of a block with a whole row in each warp
+constexpr int kBlocksOfMany = 4;  // of a row, if many rows are read again: more took longer
 
 std::atomic<int64_t> calls{0};
 
@@ -36,8 +36,8 @@ bool has_columns(Role role) {
   return role != Role::per_row && role != Role::label && role != Role::integer;
 }
 
-// Whether every row of the array can be read in vectors from its first column on, and its second
-// half. Halves that alternate are read together.
+// Returns true if every row of the array can be read in vectors from its first column on. Halves
+// that alternate are read together.
 bool is_aligned(const bridge_program_array& array, const bridge_program& call, int32_t vector) {
   const int64_t size = element_bytes(array.dtype), each = array.pairs != 0 ? 2 : 1;
   const int64_t bytes = std::min<int64_t>(16, each * vector * size);
@@ -47,10 +47,10 @@ bool is_aligned(const bridge_program_array& array, const bridge_program& call, i
   return is;
 }
 
-// The arrays whose rows a kernel may read and write in vectors of so many columns.
+// The arrays with rows that a kernel may read and write in vectors of `vector` columns.
 struct Vectors {
   uint64_t bits[2] = {};
-  bool are_all;  // and are rows made of them to the last column
+  bool are_all;  // all arrays are aligned, and rows consist of whole vectors
 
   Vectors(const bridge_program& call, const View& view, int32_t vector)
       : are_all(call.cols % vector == 0) {
@@ -71,7 +71,7 @@ struct Vectors {
   }
 };
 
-// What a row has in the arrays that have one of their own for it.
+// Returns the bytes of one row in all arrays that differ from row to row.
 int64_t row_bytes(const bridge_program& call, const View& view) {
   int64_t bytes = 0;
   const auto add = [&](const bridge_program_array& array, Role role) {
@@ -85,9 +85,10 @@ int64_t row_bytes(const bridge_program& call, const View& view) {
   return bytes;
 }
 
-// How many blocks share a row, so that it stays in registers where that kernel was chosen, that,
-// where rows are few, more multiprocessors have a part of one, of at least some warps, and that,
-// where they are many and are read again, what all multiprocessors read stays in the L2 cache.
+// Returns how many blocks share a row. There is more than one for three reasons: a resident row
+// needs the registers of several; if rows are few, more multiprocessors have a part of one, of at
+// least kLeastWarps warps; if rows are many and are read again, the rows in flight on all
+// multiprocessors fit in the L2 cache.
 int blocks_of_row(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
                   GeneratedKernelKind kind, int64_t chunks, int64_t rows) {
   constexpr int kLeastWarps = kMostWarps / 2;
@@ -104,15 +105,15 @@ int blocks_of_row(const GeneratedKernels& kernels, const bridge_program& call, c
   return blocks;
 }
 
-// Of a warp.
+// Returns the threads of a warp that share a row.
 int threads_of_row(const GeneratedFacts& facts, const bridge_program& call, const View& view,
                    GeneratedKernelKind kind) {
   if (kind == kShortWhole) return whole_group(call.cols, facts.vector, has_column_sums(view));
   return is_short(kind) ? kShortGroup : simt::kWarpThreads;
 }
 
-// What the column sums of so many threads take while they go down the rows of a lane, and what is
-// staged for these.
+// Returns the bytes of shared memory that `threads` threads need for their column sums, while they
+// go down the rows of a leaf, and for staged operands.
 size_t kept_bytes(const GeneratedFacts& facts, const bridge_program& call, const View& view,
                   GeneratedKernelKind kind, int threads) {
   if (kind != kResidentAligned && !is_short(kind)) return 0;
@@ -122,8 +123,8 @@ size_t kept_bytes(const GeneratedFacts& facts, const bridge_program& call, const
          (is_double(call) ? sizeof(double) : sizeof(float));
 }
 
-// How many chunks of each warp stay in the shared memory that a block has left, to which that is
-// added, as far as no fewer blocks have room on a multiprocessor.
+// Returns how many chunks of each warp fit in the shared memory that a block has left, and adds
+// their bytes to the launch. As many blocks as before must fit on a multiprocessor.
 int hold(const GeneratedKernels& kernels, GeneratedLaunch* launch) {
   if (launch->kind != kLongAligned || launch->shared_bytes >= kernels.held_bytes) return 0;
   const auto turn_bytes =
@@ -134,11 +135,11 @@ int hold(const GeneratedKernels& kernels, GeneratedLaunch* launch) {
   return static_cast<int>(held);
 }
 
-// A launch of a kernel of rows, or of lanes of them; false where shared memory, or the largest
-// grid, is too small for it.
+// Plans the launch of a kernel over rows, or over leaves of rows. Returns false if shared memory,
+// or the largest grid, is too small.
 bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
                GeneratedKernelKind kind, int64_t units, GeneratedLaunch* launch) {
-  const int64_t chunks =  // or as many of them as a warp has at once
+  const int64_t chunks =  // or groups of kWideChunks chunks
       columns::ceil_divide(call.cols, kSumChunk * (kind == kWideAligned ? kWideChunks : 1));
   const int rows = simt::kWarpThreads / threads_of_row(kernels.facts, call, view, kind);
   const int blocks = blocks_of_row(kernels, call, view, kind, chunks, units);
@@ -155,8 +156,8 @@ bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, cons
   };
   int64_t teams = 1;
   if (launch->warps == 1) {
-    // Small blocks where there are few rows, so that all multiprocessors have some, and where a
-    // warp has much to do, so that none waits long for others at last.
+    // Few rows get small blocks, to give all multiprocessors some. Warps with much work get small
+    // blocks too: otherwise some would wait long for the last one.
     launch->threads = kind == kWideAligned ? kWideThreads : kGeneratedThreads;
     const auto teams_of = [&] { return launch->threads / simt::kWarpThreads * rows; };
     while (launch->threads > simt::kWarpThreads &&
@@ -172,8 +173,8 @@ bool plan_rows(const GeneratedKernels& kernels, const bridge_program& call, cons
   return launch->shared_bytes <= kernels.shared_bytes[kind] && launch->blocks <= INT32_MAX;
 }
 
-// Whether a short row is to have as few threads as hold all of it: where there are enough for a
-// warp of each scheduler. More threads have sooner done with fewer rows.
+// Returns true if each short row gets only as many threads as hold all of it. That needs enough
+// rows to give each scheduler a warp; fewer rows finish sooner with more threads.
 bool may_be_whole(const GeneratedKernels& kernels, const bridge_program& call, const View& view,
                   int64_t rows) {
   if (!kernels.facts.has(kShortWhole)) return false;
@@ -181,8 +182,9 @@ bool may_be_whole(const GeneratedKernels& kernels, const bridge_program& call, c
   return group > 0 && (!kernels.are_added || rows * group >= kEnoughThreads);
 }
 
-// Whether warps are to have several chunks of a row each. Then nothing is asked of single columns,
-// all warps of a row have about as much of it, and there are rows enough for all multiprocessors.
+// Returns true if each warp gets several chunks of a row. Then no column needs a bounds check, all
+// warps of a row have about the same share of it, and there are enough rows for all
+// multiprocessors.
 bool may_be_wide(const GeneratedKernels& kernels, const bridge_program& call, int64_t rows) {
   const int64_t chunks = columns::ceil_divide(call.cols, kSumChunk);
   const int64_t warps = columns::ceil_divide(chunks, int64_t{kWideChunks});
@@ -210,7 +212,7 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
   const GeneratedFacts& facts = kernels.facts;
   const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
   if (chunks > kMostGeneratedChunks) return false;
-  if (call.dims > 0 && call.size[call.dims - 1] > UINT32_MAX) return false;  // as RowPlaces has it
+  if (call.dims > 0 && call.size[call.dims - 1] > UINT32_MAX) return false;  // RowPlaces' limit
   const Vectors vectors(call, view, facts.vector);
   memcpy(launch->vectors, vectors.bits, sizeof launch->vectors);
   const bool is_all_aligned = vectors.are_all;
@@ -218,8 +220,9 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
   launch->lanes = lanes;
   launch->blocks_y = launch->blocks_of_row = 1;
   const int64_t block_cols = int64_t{simt::kWarpThreads} * facts.vector;
-  // Rows of a single batch, one distance apart, that fill at least half a block. Without column
-  // sums it is for many rows alone, but to be checked: a block has 128 of them.
+  // kColumnsAligned takes the equally spaced rows of a single batch, if they fill at least half a
+  // block. A block has 128 rows, so a program without column sums takes it only if rows are many,
+  // or for verification.
   const int64_t blocks_x = columns::ceil_divide(call.cols, block_cols);
   const int64_t blocks_y = std::min(chunk_count(counts.rows), simt::kMaxGridYZ);
   if (facts.has(kColumnsAligned) && is_all_aligned && counts.batches == 1 &&
@@ -238,9 +241,9 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
   }
   const int64_t units = has_column_sums(view) ? lanes.count : counts.batches * counts.rows;
   GeneratedKernelKind kind = is_all_aligned ? kLongAligned : kLongAny;
-  // Blocks of a cluster keep a row that is longer than one has warps. To wait for each other once
-  // takes them less than to read the row again, and twice takes more, since what went by last is in
-  // a cache (measured on an H100).
+  // The blocks of a cluster keep a row with more chunks than one block has warps. One
+  // synchronization of the cluster for each row costs less than reading the row again. Two cost
+  // more, because the last part that was read is still in a cache (measured on an H100).
   const bool may_share = kernels.meetings == 1 || has_column_sums(view);
   const int64_t most_blocks = may_share ? kernels.most_blocks[kResidentAligned] : 1;
   const bool stays =
@@ -255,7 +258,7 @@ bool plan_generated(const GeneratedKernels& kernels, const bridge_program& call,
     kind = kResidentAligned;
   }
   if (plan_rows(kernels, call, view, kind, units, launch)) return true;
-  // A kernel for long rows keeps no sums.
+  // A kernel for long rows keeps no column sums in shared memory.
   kind = is_all_aligned ? kLongAligned : kLongAny;
   return plan_rows(kernels, call, view, kind, units, launch);
 }
@@ -279,7 +282,7 @@ const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLau
   space.held_turns = launch.held_turns;
   space.lanes = launch.lanes;
   while (1 << space.blocks_log2 < launch.blocks_of_row) ++space.blocks_log2;
-  const int32_t more = BRIDGE_MAX_DIMS - call.dims;  // dimensions of one element, in front
+  const int32_t more = BRIDGE_MAX_DIMS - call.dims;  // leading dimensions of size 1
   for (int32_t d = 0; d < BRIDGE_MAX_DIMS; ++d) space.size[d] = d < more ? 1 : call.size[d - more];
   const auto count = static_cast<size_t>(call.operands + call.results);
   using Params = GeneratedParams<1, 1>;
@@ -318,5 +321,3 @@ const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLau
 extern "C" BRIDGE_EXPORT int64_t bridge_program_cuda_added_calls(void) {
   return bridge::interpreter::calls.load(std::memory_order_relaxed);
 }
-
-// Their code stays loaded: to unload it would take the context of its device.

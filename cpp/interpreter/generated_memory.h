@@ -1,5 +1,5 @@
-// What a program that was written out as C++ works in: sizes, places in arrays, scratch memory. A
-// part of interpreter/generated.h.
+// Sizes, addresses and scratch memory of a program generated as C++. A part of
+// interpreter/generated.h.
 #ifndef BRIDGE_INTERPRETER_GENERATED_MEMORY_H_
 #define BRIDGE_INTERPRETER_GENERATED_MEMORY_H_
 
@@ -17,7 +17,7 @@ namespace {
 
 using namespace interpreter;  // NOLINT: one name for the parts of a program
 
-// Numbers known when this is compiled.
+// A list of numbers known at compile time.
 template <int... kNumbers>
 struct List {
   static constexpr int kCount = sizeof...(kNumbers);
@@ -27,26 +27,27 @@ struct List {
   }
 };
 
-// A reduction of terms that a tile section writes, into a row register.
+// A reduction into a row register of the terms that a tile section writes.
 struct Reduces {
   int32_t operation;
   int32_t term;
   int32_t to;
-  bool is_picked;  // where rows are not flat, by Tile_<n>::picks
+  bool is_picked;  // unless rows are flat, Tile_<n>::picks adds the terms
 };
 
-// The place of a column among the `width` that begin with `first`; negative if it is none of them.
+// Returns the index of `column` among the `width` columns from `first` on; -1 if it is not among
+// them.
 inline int64_t place_in_piece(int64_t column, int64_t first, int64_t width) {
   return column >= first && column < first + width ? column - first : -1;
 }
 
-// Random words: row registers of integers say how they are drawn (program.h).
+// Random words, drawn from the integers in these row registers (kKeep in program.h).
 struct Draws {
   int32_t seed, offset, start;
 };
 
-// Where a tile section reads and writes, from one place on. Without places of its own a list still
-// has one, for arrays of none are not C++.
+// The addresses that a tile section reads and writes, from one element on. Each list has an extra
+// entry, because C++ has no arrays of length 0.
 template <class P>
 struct Places {
   using Real = typename P::Real;
@@ -57,19 +58,20 @@ struct Places {
   Real* lane[P::kColumnSums + 1];
   const uint32_t* words[P::kDrawCount + 1];
   const Real* constant;
-  const uint32_t* last_dropped;  // of thresholds that are read from a call's words
+  const uint32_t* last_dropped;  // of thresholds that are read from a call's bytecode
   const Real* row[P::kRows + 1];
   const int64_t* integer_row[P::kIntegerRows + 1];
-  const ColumnRange* range;  // of one row: the chunks that have the number in a row register
-  const int64_t* columns;    // flat: of each place
-  int64_t col;               // else of the first place
-  // Where the row behind has the first place, and the bytes of a column; nullptr: of nothing.
+  const ColumnRange* range;  // for one row: the chunks that contain the number in a row register
+  const int64_t* columns;    // flat rows: of each element
+  int64_t col;               // otherwise: of the first element
+  // The address of the first element in the next row, and the bytes of a column; nullptr: nothing
+  // to prefetch.
   const char* ahead[P::kLoadCount + 1];
   int64_t ahead_bytes[P::kLoadCount + 1];
 
-  // Asks for columns [begin, end) of the row behind, as memory is idle while a section computes
-  // what caches have. (A function of nothing but such requests would be dropped as one without an
-  // effect.)
+  // Prefetches columns [begin, end) of the next row, because memory is idle while a section
+  // computes on cached data. The asm keeps a compiler from dropping a function that only
+  // prefetches.
   __attribute__((always_inline)) void fetch(int64_t begin, int64_t end) const {
     for (int l = 0; l < P::kLoadCount; ++l) {
       if (ahead[l] == nullptr) continue;
@@ -81,24 +83,24 @@ struct Places {
   }
 };
 
-// What a machine computes in, and how much it takes at once.
+// The scratch memory of a generated machine, and the sizes of its pieces.
 template <class P>
 struct GeneratedMemory {
   using Real = typename P::Real;
 
-  // Terms are added in pieces of this length; so long is what is gathered, too.
+  // The length (elements) of the pieces in which terms are added and strided elements are gathered.
   static constexpr int64_t kPiece = kSumChunk;
-  // Shorter rows are computed side by side: where they are reduced, those of a quarter of a chunk,
-  // unless the rows are added up, which takes each of them once more.
+  // Shorter rows are computed side by side ("flat"). The limit is a quarter of a chunk if the
+  // program has reductions, but no column sums, which read each row once more.
   static constexpr int64_t kFlatCols =
       P::kMostReductions > 0 && P::kColumnSums == 0 ? kSumQuarter : 64;
-  static constexpr int64_t kSpread = kPiece + kStep;  // what rows have one of, side by side
-  // So many elements of longer ones are computed between a row section and the next, as a
-  // first-level cache holds; of each of the tasks that columns are dealt to, which meet there.
+  static constexpr int64_t kSpread = kPiece + kStep;  // elements of a repeated row value
+  // The elements of longer rows between one row section and the next: as many as a first-level
+  // cache holds. Tasks that share rows synchronize there, so each of them has more.
   static constexpr int64_t kAtOnce = 2048, kAtOnceOfTask = 16384;
-  // Vectors are converted once for many rows, unless they are longer than this.
+  // Vectors shared by all rows are converted once, unless they have more columns than this.
   static constexpr int64_t kMostConverted = 16384;
-  static constexpr int64_t kBytes = sizeof(Real);  // no stream has longer elements
+  static constexpr int64_t kBytes = sizeof(Real);  // no stream has larger elements
 
   static bool is_flat(const bridge_program& call) { return call.cols > 0 && call.cols < kFlatCols; }
   static int64_t rows_at_once(const bridge_program& call, const ColumnSplit& split) {
@@ -108,7 +110,7 @@ struct GeneratedMemory {
     return call.cols == 0 ? kPiece : call.cols < most ? most / call.cols : 1;
   }
 
-  // What each of the tasks that columns are dealt to has of its own.
+  // The memory of one task, if columns are split over tasks.
   struct Task {
     Real* terms;
     char *gathered, *tails;
@@ -131,7 +133,7 @@ struct GeneratedMemory {
   int64_t *integer_rows, *integer_spread, *columns;
   Real* sums[P::kColumnSums + 1];
   PartReduction<Real>* parts_of_rows;
-  MemoryParts tasks;  // where that of the tasks begins
+  MemoryParts tasks;  // where the tasks' memory begins
   Task own;
 
   GeneratedMemory(MemoryParts& parts, const View&, const bridge_program& call, int64_t row_count,

@@ -1,4 +1,4 @@
-// Where a row of a call is in its arrays, for programs that were written out as CUDA C++. A part of
+// Positions of a call's rows in its arrays, for programs generated as CUDA C++. A part of
 // interpreter/generated_walk.cuh.
 #ifndef BRIDGE_INTERPRETER_GENERATED_PLACES_CUH_
 #define BRIDGE_INTERPRETER_GENERATED_PLACES_CUH_
@@ -27,7 +27,7 @@ class RowPlaces {
   BRIDGE_DEVICE bool has_vectors(int array) const {
     return (space_.vectors[array / 64] >> array % 64 & 1) != 0;
   }
-  // Of the call's words.
+  // Returns a constant of the call's bytecode.
   BRIDGE_DEVICE Real constant(int i) const {
     if constexpr (sizeof(Real) == sizeof(float)) return params_.constant[i].single;
     return static_cast<Real>(params_.constant[i].number);
@@ -52,18 +52,19 @@ class RowPlaces {
     return load_integer(dtype, start + (place<char>(array, 0) - start) * element_bytes(dtype));
   }
 
-  // The element of a row that is in one of its columns.
+  // Returns the element of a row in column `col`.
   template <class T>
   BRIDGE_DEVICE T element_at(int array, int half, int64_t col) const {
     return place<T>(array, half)[col * col_stride(array)];
   }
-  // The number of a column, -1 for what is none.
+  // Returns `col`, or -1 if the row has no such column.
   BRIDGE_DEVICE int place_of(int64_t col) const {
     return col >= 0 && col < space_.cols ? static_cast<int>(col) : -1;
   }
 
-  // The random words of a vector, that many rows behind the present one. A branch may leave out
-  // what is mostly not needed, where no loads would wait for it.
+  // Draws the random words of a vector, `rows` rows after the current one. kBranches: a branch
+  // skips the last group of words, which is rarely needed. No loads may have to wait for the
+  // branch.
   template <bool kBranches>
   BRIDGE_DEVICE void draw_at(int64_t seed, int64_t offset, int64_t start, int rows, int col,
                              uint32_t (&words)[kVector]) const {
@@ -76,16 +77,16 @@ class RowPlaces {
     uint32_t drawn[4 * kGroups] = {};
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      // Where rows begin with a group, a vector needs no part of a further one.
+      // If rows begin at a group of four words, a vector needs no part of a further group.
       if (kBranches && 4 * i >= kVector + static_cast<int>(shift)) continue;
-      // Numbers of elements may go round to 0.
+      // Element indices may wrap around to 0.
       const uint64_t group = (first / 4 * 4 + 4 * static_cast<uint64_t>(i)) / 4;
       const math::Philox four =
           math::philox(static_cast<uint64_t>(seed), static_cast<uint64_t>(offset), group);
 #pragma unroll
       for (int j = 0; j < 4; ++j) drawn[4 * i + j] = four.words[j];
     }
-    // No index is taken at run time, which would move the words out of registers.
+    // No index is computed at run time: that would move the words out of registers.
 #pragma unroll
     for (int e = 0; e < kVector; ++e) {
       const uint32_t low = shift % 2 != 0 ? drawn[e + 1] : drawn[e];
@@ -109,7 +110,7 @@ class RowPlaces {
     row_in_batch_ = P::kDraws ? row - simt::divide(row, space_.batch_rows) * space_.batch_rows : 0;
   }
 
-  // Where a row is that has neighbours along more than one dimension.
+  // Returns the offset (elements) of a row in the dimensions before the last one.
   BRIDGE_DEVICE int64_t outer_offset(const bridge_program_array& a) const {
     if (space_.dims <= 2) return outer_ * a.stride[kLastDim - 1];
     int64_t offset = 0, rest = outer_;

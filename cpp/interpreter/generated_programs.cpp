@@ -25,8 +25,8 @@ struct Entry {
   const MachineTable* machine;
 };
 
-// Entries never change once they are in, and a table is read while the next one is made: both are
-// kept until all is forgotten.
+// Readers take no lock: an entry never changes once it is in a table, and a table may be read while
+// a larger one is made. Both live until forget().
 struct Table {
   explicit Table(size_t size) : slots(size) {}
   std::vector<std::atomic<const Entry*>> slots;  // a power of two, at most half of them taken
@@ -38,12 +38,12 @@ struct Table {
   }
 };
 
-// What was compiled for one instruction set. Small calls take another one than large ones do, and
-// should not hash their words where nothing was compiled for it.
+// The programs compiled for one instruction set. Small calls run on another set than large ones,
+// and need not hash their bytecode if nothing was compiled for that set.
 struct Compiled {
   std::vector<std::unique_ptr<Entry>> entries;
   std::vector<std::unique_ptr<Table>> tables;
-  std::atomic<const Table*> table{nullptr};  // the last of them
+  std::atomic<const Table*> table{nullptr};  // the newest one
 
   void add(std::unique_ptr<Entry> entry) {
     entries.push_back(std::move(entry));
@@ -92,7 +92,7 @@ std::unique_ptr<Entry> entry_of(const View& view, const int32_t* words, int64_t 
 }
 
 #ifdef BRIDGE_HOT
-// Those of the build are there before the first call. Without memory they are not.
+// Adds the programs compiled ahead of time, before the first call; false if memory runs out.
 const bool has_hot = [] {
   try {
     const HotPrograms hot = hot_programs();

@@ -1,5 +1,5 @@
-// The kernels of a program whose threads walk over its rows (generated_walk.cuh): of short rows, of
-// rows that stay in registers and of long ones. Include it in generated files only.
+// The kernels of a program by the row driver (generated_walk.cuh): for short rows, for rows in
+// registers and for long rows. Include it only in generated files.
 #ifndef BRIDGE_INTERPRETER_GENERATED_ROWS_CUH_
 #define BRIDGE_INTERPRETER_GENERATED_ROWS_CUH_
 
@@ -14,12 +14,12 @@ struct GeneratedKernel {
   using WalkOf = Walk<P, kGroup, kVectors, kIsAligned, kIsResident, kExtent>;
   static constexpr bool kIsWide = WalkOf<Extent::any>::kIsWide;
   static constexpr int kThreads = kGeneratedThreads;
-  static constexpr bool kIsMain = kIsAligned && kGroup == simt::kWarpThreads;  // not of short rows
+  static constexpr bool kIsMain = kIsAligned && kGroup == simt::kWarpThreads;  // not for short rows
   static constexpr int kMainBlocks = kIsWide ? 2 : kIsResident ? P::kRowBlocks : P::kLongBlocks;
   static constexpr int kMinBlocks = kIsMain ? kMainBlocks : P::kMinBlocks;
 
-  // Of rows that are whole chunks, or of short ones that all threads have alike, nothing needs to
-  // be asked.
+  // Rows of whole chunks, and short rows in which all threads have the same number of vectors, need
+  // no bounds checks.
   static constexpr bool kIsShort = kGroup < simt::kWarpThreads;
   static constexpr bool kMayJoin =
       kIsWide || (kIsAligned && !P::kIsLarge && (kIsShort || !P::kIsTight));
@@ -50,7 +50,7 @@ struct GeneratedKernel {
   }
 };
 
-// Short rows that whole_group() knows: again nothing is asked.
+// Short rows of the lengths accepted by whole_group(), without bounds checks either.
 template <class P>
 struct ShortWhole {
   using Params = GeneratedParams<P::kArrays, P::kConstants>;
@@ -102,7 +102,7 @@ using LongAny = GeneratedKernel<P, simt::kWarpThreads, kChunkVectors<P>, false, 
     Kernel::run(params);                                                             \
   }
 #else
-// The emulator finds a kernel under its name.
+// The CUDA emulator finds a kernel by its symbol.
 #define BRIDGE_GENERATED_KERNEL(name, Kernel)                                       \
   extern "C" __attribute__((visibility("default"))) void name(const void* params) { \
     Kernel::run(*static_cast<const Kernel::Params*>(params));                       \

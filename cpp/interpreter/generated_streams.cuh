@@ -1,6 +1,5 @@
-// Elements of arrays in the registers of a generated kernel: in vectors of 16 bytes, in kernels
-// that take any arrays where an array is aligned, one element after the other else. `W` is the walk
-// (generated_walk.cuh).
+// Elements of arrays in the registers of a generated kernel: in vectors of 16 bytes if an array is
+// aligned, otherwise one element after the other. `W` is the row driver (generated_walk.cuh).
 #ifndef BRIDGE_INTERPRETER_GENERATED_STREAMS_CUH_
 #define BRIDGE_INTERPRETER_GENERATED_STREAMS_CUH_
 
@@ -10,7 +9,8 @@
 
 namespace bridge::interpreter {
 
-// The same, of which a compiler knows nothing: it does not compute it again.
+// Returns `value`, hidden from the compiler, which then cannot reuse results computed from `value`
+// before.
 template <class T>
 BRIDGE_DEVICE T hidden(T value) {
   uint32_t words[sizeof value / 4];
@@ -21,14 +21,14 @@ BRIDGE_DEVICE T hidden(T value) {
   return value;
 }
 
-// A row's place in an array.
+// Returns the address of a row in an array; the address stays in registers if W::kFindsOnce.
 template <class W, class T>
 BRIDGE_DEVICE T* found(T* place) {
   if constexpr (W::kFindsOnce) return simt::found_global(place);
   return place;
 }
 
-// The elements of a vector side by side, in as wide loads and stores as there are.
+// Adjacent elements of a vector, read and written by the widest loads and stores.
 template <class T, int kCount>
 struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
   T element[kCount];
@@ -58,26 +58,26 @@ struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
         kIsWhole ? simt::store16_whole(to + 16 * i, words) : simt::store16(to + 16 * i, words);
       }
     } else {
-      Word word;  // a copy of the bytes would be one by one: nothing says that `to` is aligned
+      Word word;  // memcpy to `to` would copy single bytes, because its alignment is unknown
       memcpy(&word, element, sizeof word);
       simt::store_word(to, word);
     }
   }
 };
 
-// Half `half` of an array, or both where they alternate and columns have kEach = 2 elements, as far
-// as the thread has it of the present chunk. What is kept stays in registers from one section to
-// the next in a kernel whose rows do; what is whole is loaded before any of it is used, so that
-// many loads are under way, and all else vector by vector. A part (generated_walk.cuh) says what of
-// it is in the row. What all rows share is loaded once where the vectors of a thread are of the
-// same columns.
+// The part of the current chunk that a thread has of half `half` of an array; of both halves if
+// they alternate, with kEach = 2 elements for each column. kIsKept: the elements stay in registers
+// from one section to the next, in a kernel whose rows do. kIsWhole: a whole chunk is loaded before
+// its first use, which keeps many loads in flight; other arrays are loaded vector by vector.
+// kIsShared: all rows share the array, and it is loaded once if all vectors of a thread have the
+// same columns. A Part (generated_walk.cuh) tells the elements in the row from others.
 template <class W, class T, bool kIsKept, bool kIsWhole_, bool kIsShared_, int kEach = 1,
           int kHeldAt = -1>
 class Load {
   static constexpr bool kIsShared = kIsShared_ && W::kHasRows;
 
  public:
-  // Single elements have too many addresses for a whole chunk.
+  // Loads of single elements would need too many addresses for a whole chunk.
   static constexpr bool kIsWhole =
       kIsWhole_ && W::kIsAligned && !kIsShared && !W::kIsFull && (kIsKept || !W::kIsWide);
 
@@ -105,7 +105,7 @@ class Load {
     } else if constexpr (!(kIsKept && W::kIsResident)) {
       load(part);
     } else if constexpr (Vector::kBytes % 4 == 0) {
-      // The compiler would keep what it made of them as well.
+      // Hidden, because the compiler would also keep values computed from the vectors.
 #pragma unroll
       for (int q = 0; q < W::kVectors; ++q) vector_[kIsWhole ? q : 0] = hidden(at(q));
     }
@@ -113,11 +113,12 @@ class Load {
   template <class Part>
   BRIDGE_DEVICE void load_vector(const Part& part, int q) {
     if constexpr (!kIsWhole && !kIsShared) {
-      // Else all of them would be on their way at once, and take the registers of what stays.
+      // The barrier keeps the compiler from starting all loads at once, which would take the
+      // registers of kept values.
       if (W::kLoadsLate && q % 2 == 0) simt::sync_warp();
       read(part, q, vector_[0]);
     }
-    // Each thread has in shared memory what it will itself read again.
+    // Each thread holds only elements in shared memory that it reads again itself.
     if constexpr (kIsHeld) {
       if (part.walk.is_held() && part.is_in(q, 0)) at(q).write(held(part, q));
     }
@@ -133,10 +134,10 @@ class Load {
     }
   }
 
-  // Elements are those of a vector, of which columns may have several.
+  // Returns element e of vector q as a number. A column may have several elements.
   BRIDGE_DEVICE typename W::Real real(int q, int e) const {
     if constexpr (std::is_same_v<T, math::bfloat16> && W::kIsAligned) {
-      // As in widen_element: of a word that holds two.
+      // The same as widen_element, from a word with two elements.
       const uint32_t word = pair(q, e / 2);
       return math::bit_cast<float>(e % 2 != 0 ? word & 0xffff0000u : word << 16);
     } else {
@@ -147,13 +148,13 @@ class Load {
     vector_[kIsWhole ? q : 0].element[e] = math::round_to<T>(typename W::Real(-__builtin_inf()));
   }
   BRIDGE_DEVICE bool truth(int q, int e) const { return at(q).element[e] != 0; }
-  // With a vector of which a compiler does not know that it is the same.
+  // Returns a copy with a vector hidden from the compiler.
   BRIDGE_DEVICE Load copied(int q) const {
     Load copy = *this;
     if constexpr (Vector::kBytes % 4 == 0) copy.vector_[kIsWhole ? q : 0] = hidden(at(q));
     return copy;
   }
-  // Two elements of 16 bits.
+  // Returns two elements of 16 bits as a word.
   BRIDGE_DEVICE uint32_t pair(int q, int i) const {
     uint32_t word;
     memcpy(&word, at(q).element + 2 * i, sizeof word);
@@ -203,7 +204,8 @@ class Load {
   Vector vector_[kIsWhole ? W::kVectors : 1];
 };
 
-// The same of what all rows share, where a thread has it as numbers in shared memory (Walk::stage).
+// The same for an operand that all rows share, if a thread has staged it as numbers in shared
+// memory (Walk::stage).
 template <class W, int kNumber>
 struct Staged {
   BRIDGE_DEVICE Staged(const W&, int, int) {}
@@ -228,7 +230,7 @@ struct Staged {
 template <class W, int kNumber, class Load>
 using StagedOr = std::conditional_t<W::kStages, Staged<W, kNumber>, Load>;
 
-// Values that were computed, of all elements that a thread has of a row, where they stay.
+// Computed values of all elements that a thread has of a row, if they stay in registers.
 template <class W, class T, bool kIsKept>
 struct Kept {
   static constexpr bool kIs = kIsKept && W::kIsResident && !W::kIsWide;
@@ -240,7 +242,7 @@ struct Kept {
   BRIDGE_DEVICE T take(int q, int e) const { return value[kIs ? q : 0][e]; }
 };
 
-// A vector of results, of an array that has vectors or not; kEach as above.
+// A vector of a result, in an array that may be aligned or not; kEach as in Load.
 template <class W, class T, int kEach = 1>
 struct Store {
   Pack<T, kEach * W::kVector> vector;
@@ -252,7 +254,7 @@ struct Store {
     const T rounded = math::round_to<T>(value);
     constexpr int kCount = kEach * W::kVector;
     if constexpr (sizeof(T) == 2 && kCount % 2 == 0) {
-      // Two of them in a word, as which they stay in registers.
+      // Writes one half of a word, because the elements stay in registers in pairs.
       uint32_t words[kCount / 2], own = 0;
       memcpy(words, &vector, sizeof words);
       memcpy(&own, &rounded, sizeof rounded);
@@ -269,14 +271,15 @@ struct Store {
         vector.element[e] = e == chosen ? rounded : vector.element[e];
     }
   }
-  // A number that others are added to before it is rounded.
+  // Puts a number that is not rounded yet: others will be added to it.
   BRIDGE_DEVICE void put_term(int e, T value) { vector.element[e] = value; }
   template <class Part>
   BRIDGE_DEVICE void store(const Part& part, int q, T* to, bool has_vectors, int64_t stride,
                            int64_t row_stride) const {
     if constexpr (W::kIsAligned) {
       if (!part.is_written(q)) return;
-      // Down columns the compiler would join the stores of both kinds of parts, and cut them then.
+      // In the column driver (kHasRows), the compiler would merge the stores of both kinds of parts
+      // and then split the vectors.
       to += part.template offset<kEach>(q, row_stride);
       vector.template write<W::kHasRows>(reinterpret_cast<char*>(to));
     } else if (has_vectors && part.is_in(q, W::kVector - 1)) {

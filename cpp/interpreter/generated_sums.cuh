@@ -1,5 +1,5 @@
-// Reductions along a row in a generated kernel, in the order of row_sum_tree.h. `W` is the walk
-// (generated_walk.cuh).
+// Reductions along a row in a generated kernel, in the order of row_sum_tree.h. `W` is the row
+// driver (Walk in generated_walk.cuh).
 #ifndef BRIDGE_INTERPRETER_GENERATED_SUMS_CUH_
 #define BRIDGE_INTERPRETER_GENERATED_SUMS_CUH_
 
@@ -9,7 +9,7 @@
 
 namespace bridge::interpreter {
 
-// The terms of a vector: what a row lacks of it is the identity of addition.
+// The terms of a vector. Elements that the row lacks are -0.0, the identity of addition.
 template <class W>
 struct Terms {
   using Real = typename W::Real;
@@ -22,7 +22,7 @@ struct Terms {
   BRIDGE_DEVICE void put(bool is_in, int e, Real x) { value[e] = is_in ? x : Real(-0.0); }
 };
 
-// The least power of two that is not less, as far as a warp has threads.
+// Returns the smallest power of two of at least `count`, but at most the threads of a warp.
 BRIDGE_DEVICE int lanes_for(int count) {
   int lanes = 1;
 #pragma unroll 1
@@ -30,10 +30,10 @@ BRIDGE_DEVICE int lanes_for(int count) {
   return lanes;
 }
 
-// What few have left is read at once by every thread: no shuffles, which take their time.
+// Up to this many cells, every thread reads all of them, because shuffles take longer.
 constexpr int kFewCells = 8;
 
-// Of kCells numbers side by side, of which more than half are there.
+// Reduces `count` of kCells adjacent cells, more than half of them.
 template <class Op, int kCells, class Real>
 BRIDGE_DEVICE Real reduced_cells(const Real* cells, int count) {
   Pack<Real, kCells> node;
@@ -57,7 +57,7 @@ BRIDGE_DEVICE void reduce_cells(Real (&to)[kCount], int count, const Cells*... c
   ((to[i++] = reduced_cells<Op, kCells>(cells, count)), ...);
 }
 
-// Neighbours first, of 2 to 8.
+// Reduces 2 to 8 cells of each array, adjacent cells first.
 template <class Op, class Real, int kCount, class... Cells>
 BRIDGE_DEVICE void reduce_few(Real (&to)[kCount], int count, const Cells*... cells) {
   if (count > 4) return reduce_cells<Op, 8>(to, count, cells...);
@@ -65,7 +65,7 @@ BRIDGE_DEVICE void reduce_few(Real (&to)[kCount], int count, const Cells*... cel
   reduce_cells<Op, 2>(to, count, cells...);
 }
 
-// NaN where any is, in the order of order.h.
+// The maximum in the order of order.h; NaN if any number is NaN.
 struct Largest : rows::Largest {
   template <class Real>
   static BRIDGE_DEVICE Real of(Real a, Real b) {
@@ -73,13 +73,13 @@ struct Largest : rows::Largest {
   }
 };
 
-// A row's sum, chunk by chunk.
+// The sum of a row, chunk by chunk.
 template <class W>
 class RowSum {
  public:
   using Real = typename W::Real;
 
-  // Vectors come in the order of each_vector.
+  // Adds the terms of vector q. Vectors come in the order of each_vector.
   BRIDGE_DEVICE void add(const W& walk, int q, const Terms<W>& terms) {
     const int s = q % W::kUsed, k = q % W::kOfChunk / W::kUsed;
 #pragma unroll
@@ -88,13 +88,14 @@ class RowSum {
       if (k <= 1) part_[s][e] = half_[e];
       if (k == 3) part_[s][e] = part_[s][e] + half_[e];
     }
-    // Before the next chunk begins: there are no registers for the parts of several.
+    // The fold comes before the next chunk begins: there are no registers for the partial sums of
+    // several chunks.
     if constexpr (W::kIsWide) {
       if (k == W::kQuarters - 1)
         of_chunk_[q / W::kOfChunk] = rows::fold_elements<By>(part_[0], walk.lane());
     }
   }
-  // Behind the last vector that a thread has at once.
+  // Called after the last vector that a thread has at once.
   BRIDGE_DEVICE void end_chunk(const W& walk) {
     if constexpr (W::kIsWide) {
       root_ = rows::fold_chunks<W::kVector, By>(of_chunk_, walk.lane());
@@ -108,13 +109,14 @@ class RowSum {
         for (int e = 0; e < W::kVector; ++e) part_[s][e] = part_[s][e] + part_[s + width][e];
       }
     }
-    // Else a compiler that does not see that the threads are together writes the fold down twice.
+    // The barrier keeps a compiler from writing the fold twice if it does not see that the threads
+    // have converged.
     simt::sync_warp();
     root_ = rows::fold_group<W::kGroup, By>(part_[0], walk.lane());
   }
-  // What that has found, for other warps.
+  // Writes the sum of the chunk, or chunks, to shared memory for the other warps.
   BRIDGE_DEVICE void leave(const W& walk, int cell) const { walk.leave(cell, walk.node(), root_); }
-  // The row's sum where no other warp has a part of it.
+  // Returns the row's sum, if no other warp has a part of the row.
   BRIDGE_DEVICE Real root() const { return root_; }
 
  protected:
@@ -128,11 +130,11 @@ class RowSum {
   Real of_chunk_[W::kChunks];
 };
 
-// The sums that a section has of a row, from their roots where rows are single chunks and from
-// what warps have left in these cells else, when all have come to the end of the row. The nodes of
-// chunks are added by neighbours, as many in a turn as a warp has threads: thread by thread, the
-// sums of turns stay, and are added then. Groups of threads that are as large as there are nodes
-// have all of them.
+// The row sums of one section. If a warp has the whole row, its sum is the root of RowSum.
+// Otherwise the warps have written the nodes of chunks to cells in shared memory, and end() adds
+// them after all warps have finished the row. Each thread reads one node in a round, and adjacent
+// nodes are added first. Each thread keeps the sum of one round, and the sums of rounds are added
+// last. Groups of threads that are as large as the number of nodes all compute the same sum.
 template <int... kCell>
 class RowSums {
  public:
@@ -175,15 +177,15 @@ class RowSums {
   }
 };
 
-// The sum of a 1 for each element of a row of which something holds, and 0 of others: the same in
+// The number of a row's elements for which a condition holds, as a sum of ones. It is the same in
 // any order.
 template <class W>
 class RowCount : public RowSum<W> {
  public:
   BRIDGE_DEVICE void put(bool is_counted) { count_ += is_counted ? 1 : 0; }
-  // What is not less than the row's largest, which few threads have: of a chunk at once where all
-  // of it is in registers, before these are needed for what else is made of it; of each vector
-  // else. What is set apart is -infinity from then on.
+  // Counts the elements not less than the row's largest number; few threads have any. A whole chunk
+  // in registers is counted at once, before other computations need the registers; other chunks are
+  // counted vector by vector. kSetsApart: counted elements become -infinity.
   template <bool kSetsApart, class Part, class Load, class Largest>
   BRIDGE_DEVICE void put_chunk(const Part& part, Load& x, const Largest& largest) {
     if constexpr (Load::kIsWhole) {
@@ -215,7 +217,7 @@ class RowCount : public RowSum<W> {
 
   template <bool kSetsApart, class Part, class Load>
   BRIDGE_DEVICE void put_largest(const Part& part, int q, Load& x, Real largest) {
-    // Of copies: a compiler would keep what it has made of the others.
+    // Reads a copy, because a compiler would keep values computed from the original.
     const Load copy = x.copied(q);
 #pragma unroll
     for (int e = 0; e < W::kVector; ++e) {
@@ -228,8 +230,8 @@ class RowCount : public RowSum<W> {
   int count_ = 0;
 };
 
-// The largest of a row, in the order of order.h. Elements of T, as memory has them, are compared
-// there: two of 16 bits at once.
+// The largest number of a row, in the order of order.h. Elements of 16 bits are compared as they
+// are in memory, two at once.
 template <class W, class T>
 class RowLargest {
  public:
@@ -251,7 +253,7 @@ class RowLargest {
       for (int e = 0; e < W::kVector; ++e) put(part.is_in(q, e), x.real(q, e));
     }
   }
-  // Behind the thread's last element of the row.
+  // Called after the thread's last element of the row.
   BRIDGE_DEVICE void share(const W& walk, int cell) {
     if constexpr (kHasPairs) {
       const math::FloatPair both = math::to_float_pair<T>(pair_);
@@ -266,7 +268,7 @@ class RowLargest {
     is_own_ = !(own_ < largest_);
   }
   BRIDGE_DEVICE Real number() const { return largest_; }
-  // Whether the thread has one; anything where it is NaN.
+  // Returns true if the thread has an element equal to the largest. Unspecified if that is NaN.
   BRIDGE_DEVICE bool is_own() const { return is_own_; }
 
  private:
@@ -288,7 +290,7 @@ class RowLargest {
   static constexpr bool kHasPairs =
       W::kIsAligned && (std::is_same_v<T, math::bfloat16> || std::is_same_v<T, math::float16>);
 
-  // With the other threads of a row in the warp.
+  // Exchanges the largest number with the other threads of the row in the warp.
   BRIDGE_DEVICE void exchange() {
 #pragma unroll
     for (int bit = W::kGroup / 2; bit > 0; bit /= 2)
@@ -300,7 +302,7 @@ class RowLargest {
   uint32_t pair_ = kHasPairs ? simt::lowest_pair<T>() : 0;
 };
 
-// The first place of the largest of a row, where zeros are equal.
+// The column of the first largest number of a row, where -0 equals +0.
 template <class W>
 class RowPlaceOfLargest {
  public:

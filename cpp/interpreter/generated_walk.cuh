@@ -1,14 +1,15 @@
-// The walk of a program that was written out as CUDA C++ (bridge/lang/emission_cuda.py) over its
-// rows. Include it in generated files only. Every order of additions is that of row_sum_tree.h.
+// The row driver of a program generated as CUDA C++ (bridge/lang/emission_cuda.py). Include it only
+// in generated files. Every order of additions is the order of row_sum_tree.h.
 //
-// A generated program is a struct with constants and
-//   row(walk)    what a thread does for a row: what a row has one of, in variables, and for each
-//                tile section a loop over chunks, in it over vectors, in it over their elements.
-// Rows of a chunk at most may have a part of a warp, longer ones a warp for each chunk, as far as a
-// block, or a cluster of blocks, has warps: these take one chunk after the other then. Blocks of a
-// cluster leave for each other what they have found in a row: each has all of it in its shared
-// memory. A thread has kVectors vectors of kVector elements of a chunk: vector q of thread t the
-// columns from q kGroup kVector + t kVector.
+// A generated program is a struct with constants and row(walk), the code of a thread for a row.
+// Per-row values are variables. Each tile section is a loop over chunks, over their vectors and
+// over the elements of these.
+//
+// A row of at most one chunk may have a part of a warp. A longer row has a warp for each chunk, if
+// a block, or a cluster of blocks, has enough warps; otherwise each warp takes one chunk after the
+// other. The blocks of a cluster exchange their results for a row: each has all of them in its
+// shared memory. A thread has kVectors vectors of kVector elements of a chunk: vector q of thread t
+// has the columns from q kGroup kVector + t kVector on.
 #ifndef BRIDGE_INTERPRETER_GENERATED_WALK_CUH_
 #define BRIDGE_INTERPRETER_GENERATED_WALK_CUH_
 
@@ -22,23 +23,25 @@
 
 namespace bridge::interpreter {
 
-// How much of a chunk is in the row: any part of it; of its vectors those that all threads have, or
-// none has; or all of it.
+// The part of a chunk that is in the row. any: any part; alike: each vector is in the row for all
+// threads of the warp, or for none; full: all of it.
 enum class Extent { any, alike, full };
 
-// What a thread has of a chunk.
+// The part of a chunk that a thread has.
 template <class W, Extent kExtent>
 struct Part {
   const W& walk;
 
   BRIDGE_DEVICE int col(int q) const { return walk.col(q); }
-  // How far vector q is from the first of its row, in elements of which columns have kEach.
+  // Returns the distance of vector q from the first element of its row, in elements; a column has
+  // kEach.
   template <int kEach>
   BRIDGE_DEVICE int64_t offset(int q, int64_t) const {
     return kEach * (static_cast<int64_t>(walk.col(0)) + q * W::kStep);
   }
-  // Whether the warp has any column of the row in its vectors q, and the thread this element; a
-  // thread without a row of its own may have those of another, which it only reads.
+  // reaches: the warp has a column of the row in its vectors q. is_in: the thread has element e of
+  // vector q. is_written: it writes the vector; a thread without a row of its own may read the
+  // elements of another row.
   BRIDGE_DEVICE bool reaches(int q) const { return kExtent == Extent::full || walk.reaches(q); }
   BRIDGE_DEVICE bool is_in(int q, int e) const {
     return kExtent == Extent::any ? walk.is_in(q, e) : reaches(q);
@@ -61,19 +64,19 @@ class Walk : public RowPlaces<P> {
   static constexpr bool kHasRows = false;  // the vectors of a thread are all of one row
   static constexpr bool kIsShort = kGroup < simt::kWarpThreads;
   static constexpr bool kStays = kIsShort || kIsResident;  // a thread has one chunk of a row
-  // Or one chunk after the other, for which addresses stay in registers where numbers of 16 bits
-  // leave some: a compiler would find them again for each.
+  // A thread that takes one chunk after the other keeps addresses in registers, if 16-bit numbers
+  // leave some: a compiler would compute the addresses again for each chunk.
   static constexpr bool kFindsOnce = kIsAligned && !kStays && kVector == 8;
   static constexpr bool kAddsInMemory = P::kColumnSums > 0 && !kIsShort && !kIsResident;
   static constexpr bool kIsFull = kAddsInMemory && P::kIsTight;  // no registers for whole chunks
-  static constexpr int kStaged = stages(simt::kArch) ? P::kStaged : 0;  // with sums of columns
+  static constexpr int kStaged = stages(simt::kArch) ? P::kStaged : 0;  // beside the column sums
   static constexpr bool kStages = kStaged > 0 && !kAddsInMemory;
-  // There registers are left for what they are otherwise too few for.
+  // Staging leaves registers for values that otherwise have none.
   static constexpr bool kKeepsMore = kStages && !kIsShort;
-  // Sums of columns go through memory anyway, vector by vector.
+  // Column sums go through memory anyway, vector by vector.
   static constexpr bool kHolds = kIsAligned && !kStays && !kAddsInMemory && P::kHeld > 0;
   static constexpr bool kLoadsLate = kIsAligned && !kIsShort && kVectors > 4 && !P::kIsLarge;
-  static constexpr int kHeldPiece = 16;           // bytes of a thread, side by side
+  static constexpr int kHeldPiece = 16;           // adjacent bytes of a thread
   static constexpr int kStep = kGroup * kVector;  // columns between the vectors of a thread
   static constexpr int kParts = static_cast<int>(kSumQuarter) / kStep;  // vectors in a quarter
   static constexpr int kMost = static_cast<int>(kSumChunk) / kStep;     // and in a chunk
@@ -106,13 +109,13 @@ class Walk : public RowPlaces<P> {
                                  lane_ * kHeldPiece);
     constexpr int kRows = simt::kWarpThreads / kGroup;  // of a warp
     const int teams = is_shared() ? 1 : warps * kRows;
-    // The grid covers all rows, or all lanes of them.
+    // The grid covers all rows, or all leaves of rows.
     int64_t first = static_cast<int64_t>(simt::block_index().x >> blocks_log2()) * teams;
     if (!is_shared()) first += warp * kRows;
     const int64_t count = P::kColumnSums > 0 ? space_.lanes.count : space_.rows;
     if (first >= count) return;
     if (P::kCells > 0 && is_cluster()) simt::arrive_at_cluster();
-    // The threads of a warp stay together: some may have no row at last.
+    // The threads of a warp stay converged: at the end some may have no row.
     const int64_t own = first + in_warp / kGroup;
     has_row_ = own < count;
     if constexpr (P::kColumnSums > 0) return go_down(has_row_ ? own : first);
@@ -120,7 +123,7 @@ class Walk : public RowPlaces<P> {
     P::row(*this);
   }
 
-  // ---- Where the thread is. ----
+  // ---- The position of the thread. ----
 
   BRIDGE_DEVICE bool is_shared() const { return !kIsShort && space_.warps > 1; }
   BRIDGE_DEVICE bool is_cluster() const { return blocks_log2() > 0; }
@@ -133,39 +136,40 @@ class Walk : public RowPlaces<P> {
     constexpr uint32_t kCols = static_cast<uint32_t>(kSumChunk);
     return static_cast<int>((static_cast<uint32_t>(space_.cols) + kCols - 1) / kCols);
   }
-  // What warps leave of a row: one for each chunk, or for all that one has.
+  // The nodes that warps write for a row: one for each chunk, or one for all chunks of the warp.
   BRIDGE_DEVICE int node() const { return kIsWide ? warp_ : chunk_; }
   BRIDGE_DEVICE int nodes() const { return kIsWide ? space_.warps : chunks(); }
   BRIDGE_DEVICE Real cols() const { return static_cast<Real>(space_.cols); }
   BRIDGE_DEVICE int col(int q) const { return first_col(q) + lane_ * kVector; }
   BRIDGE_DEVICE bool reaches(int q) const { return first_col(q) < space_.cols; }
-  // Whole vectors are in the row where all is aligned.
+  // In aligned arrays a vector is in the row as a whole.
   BRIDGE_DEVICE bool is_in(int q, int e) const { return col(q) + (kIsAligned ? 0 : e) < own_cols_; }
 
-  // Whether the thread is of the warp that does alone what is done once for a row.
+  // Returns true in the one warp of a row for work done once for each row.
   BRIDGE_DEVICE bool is_first() const { return warp_ == 0; }
 
-  // Nothing may be left for a block that has not begun: before that, blocks of a cluster wait for
-  // each other.
+  // Waits until all blocks of the cluster have begun: the shared memory of a block must not be
+  // written before.
   BRIDGE_DEVICE void join() {
     if (!is_cluster() || has_joined_) return;
     simt::wait_for_cluster();
     has_joined_ = true;
   }
-  // Sections leave what they find in two areas by turns: who writes the second time to one has met
-  // all others behind what they read there.
+  // Switches to the other of two areas of cells. A warp that writes an area for the second time has
+  // synchronized with all others after they read it.
   BRIDGE_DEVICE void turn_cells() { area_ ^= 1; }
-  // Warps that share a row meet behind the last chunk.
+  // Synchronizes the warps that share a row, after the last chunk.
   BRIDGE_DEVICE void meet() const {
     if (is_cluster())
       simt::sync_cluster();
     else if (is_shared())
       simt::sync();
   }
-  // Whether there are other warps that want what this one found. The last block of a cluster may
-  // have warps without a chunk.
+  // Returns true if other warps need the result of this one. The last block of a cluster may have
+  // warps without a chunk.
   BRIDGE_DEVICE bool leaves() const { return is_shared() && warp_ < space_.warps; }
-  // What the warp found, which all its threads have, for all warps of the row, if it leaves any.
+  // Writes the result of the warp, which all its threads have, for all warps of the row. Needs
+  // leaves().
   template <class T>
   BRIDGE_DEVICE void leave(int cell, int chunk, T found) const {
     T* const own = this->template cell<T>(cell, chunk);
@@ -185,15 +189,15 @@ class Walk : public RowPlaces<P> {
     return this->template cell<T>(cell, 0);
   }
 
-  // Whether the present chunk stays in shared memory, and where.
+  // Returns true if the current chunk stays in shared memory; held() is its address there.
   BRIDGE_DEVICE bool is_held() const { return turn_ < space_.held_turns; }
   BRIDGE_DEVICE char* held() const { return held_; }
 
   // ---- Loops. ----
 
-  // body(part) for each chunk that the thread has a part of, and then end(), from the last one on
-  // where it goes back. Of a chunk that is all in the row, which `part` says, nothing needs to be
-  // asked.
+  // Calls body(part) and then end() for each of the thread's chunks; from the last chunk on if
+  // kGoesBack. The type of `part` tells if the row has the whole chunk: then there are no bounds
+  // checks.
   template <bool kGoesBack = false, class Body, class End>
   BRIDGE_DEVICE void each_chunk(const Body& body, const End& end) {
     own_cols_ = has_row_ ? space_.cols : 0;
@@ -203,9 +207,9 @@ class Walk : public RowPlaces<P> {
       end();
       return;
     }
-    int last = space_.turns - 1;  // of the warp
+    int last = space_.turns - 1;  // last round of the warp
     if (warp_ + last * space_.warps >= chunks()) --last;
-    // What takes fewer instructions, or else fewer registers.
+    // The first condition takes fewer instructions, the second fewer registers.
     const auto is_left = [&] { return kHolds ? turn_ <= last : chunk_ < chunks(); };
     char* const first_held = held_;
     const int step = kHolds ? held_before(1, 0) : 0;
@@ -225,7 +229,7 @@ class Walk : public RowPlaces<P> {
     }
     held_ = first_held;
   }
-  // The quarters of a part one after the other.
+  // Calls body(q) for all vectors. The quarters of a part come one after the other.
   template <class Body>
   BRIDGE_DEVICE void each_vector(const Body& body) const {
     constexpr int kUnroll = P::kIsLarge || (kIsShort && !kIsAligned) ? 1 : kVectors;
@@ -241,8 +245,9 @@ class Walk : public RowPlaces<P> {
 #pragma unroll kUnroll
     for (int e = 0; e < kVector; ++e) body(e);
   }
-  // One element of vector q again, if it has the column: elsewhere that would be many operations
-  // for none. What is loaded and stored is chosen, as registers have no index.
+  // Calls body(e) for the element of vector q in `column`, if the thread has it; the other threads
+  // skip these operations. chosen() returns the element by selection, because registers have no
+  // index.
   template <class Body>
   BRIDGE_DEVICE void aside(int column, int q, const Body& body) const {
     const int e = column - col(q);
@@ -265,8 +270,8 @@ class Walk : public RowPlaces<P> {
     if (has_row_ && lane_ == 0 && warp_ == 0)
       *this->template place<T>(array, 0) = math::round_to<T>(value);
   }
-  // Each thread has a place for what it adds up: in shared memory where rows are of a chunk or
-  // stay, else where another kernel adds it to that of other lanes.
+  // Adds a vector to a column sum. Each thread has its own sums: in shared memory if rows are short
+  // or resident, otherwise in global memory, where another kernel adds the sums of all leaves.
   template <class Vector, class Part>
   BRIDGE_DEVICE void add_columns(int sum, const Vector& vector, const Part& part, int q) const {
     if constexpr (kKeepsSums) {
@@ -280,7 +285,7 @@ class Walk : public RowPlaces<P> {
         piece.write(reinterpret_cast<char*>(kept));
       });
     } else if constexpr (kIsAligned) {
-      simt::sync_warp();  // else those of all vectors would be read at once
+      simt::sync_warp();  // keeps the compiler from reading the sums of all vectors at once
       if (!part.is_in(q, 0)) return;
       Real* const to = lane_sums(sum) + part.template offset<1>(q, 0);
       Pack<Real, kVector> kept;
@@ -298,7 +303,7 @@ class Walk : public RowPlaces<P> {
     }
   }
 
-  // What all rows share, as numbers, for all rows of the thread: once, and from then on.
+  // Stages an operand that all rows share: converts it to numbers once for all rows of the thread.
   template <class T>
   BRIDGE_DEVICE void stage(int number, int array) {
     Load<Walk, T, false, false, true> x(*this, array, 0);
@@ -338,7 +343,7 @@ class Walk : public RowPlaces<P> {
       (P::kColumnSums + kStaged) * kVectors * kPieces;  // of a thread
   using Piece = Pack<Real, kPiece>;
 
-  // One row of a lane behind the other. Threads of a warp stay together in that too.
+  // Runs the rows of a leaf one after the other. The threads of a warp stay converged here too.
   BRIDGE_DEVICE void go_down(int64_t number) {
     rows_lane_ = number;
     begin_sums();
@@ -357,7 +362,7 @@ class Walk : public RowPlaces<P> {
     if (kIsShort) has_row_ = own + turns > 0;
     if constexpr (kKeepsSums) end_sums();
   }
-  // A sum starts at the exact identity of addition.
+  // A sum starts at -0.0, the exact identity of addition.
   BRIDGE_DEVICE void begin_sums() {
     each_sum([&](const auto& part, int sum, int q) {
       Store<Walk, Real> none;
@@ -391,7 +396,7 @@ class Walk : public RowPlaces<P> {
       for (int sum = 0; sum < P::kColumnSums; ++sum) body(part, sum, q);
     });
   }
-  // body(part, q) for each vector that the thread has of a row.
+  // Calls body(part, q) for each vector that the thread has of a row.
   template <class Body>
   BRIDGE_DEVICE void each_own(const Body& body) {
     each_chunk(
@@ -403,8 +408,9 @@ class Walk : public RowPlaces<P> {
         },
         [] {});
   }
-  // Those of the threads of a warp are neighbours, and all of a warp's: their places are constants
-  // beside that of the thread.
+  // Calls body(first element, address) for the pieces of a vector in shared memory. Pieces of the
+  // threads of a warp are adjacent, and so are all pieces of a warp: their addresses differ from
+  // the thread's by constants.
   template <class Body>
   BRIDGE_DEVICE void each_piece(int sum, int q, const Body& body) const {
     const int thread = simt::thread_index(), warp = thread / simt::kWarpThreads;
@@ -438,12 +444,12 @@ class Walk : public RowPlaces<P> {
     return chunk_ * static_cast<int>(kSumChunk) + q * kStep;
   }
   int64_t* shared_;
-  char* held_ = nullptr;   // by the warp, of its present chunk
-  int64_t rows_lane_ = 0;  // of which the present row is
+  char* held_ = nullptr;   // shared memory of the warp's current chunk
+  int64_t rows_lane_ = 0;  // leaf of the current row
   int lane_ = 0, warp_ = 0;
   int chunk_ = 0;
-  int turn_ = 0;      // of the warp's chunks
-  int own_cols_ = 0;  // none where the thread has no row
+  int turn_ = 0;      // round of the current chunk
+  int own_cols_ = 0;  // 0 if the thread has no row
   int area_ = 1;      // of cells
   bool has_row_ = true;
   bool has_joined_ = false;

@@ -1,4 +1,4 @@
-// Programs that the build compiled: cmake/write_hot_programs.py writes their table.
+// Programs compiled ahead of time, by the build. cmake/write_hot_programs.py writes their table.
 #ifndef BRIDGE_INTERPRETER_HOT_PROGRAMS_H_
 #define BRIDGE_INTERPRETER_HOT_PROGRAMS_H_
 
@@ -11,7 +11,7 @@ struct HotProgram {
   const int32_t* words;
   int64_t count;
   const int32_t* dtypes;  // of operands, then of results
-  const int32_t* free;    // numbers of the constants that are read from a call's words
+  const int32_t* free;    // indices of the constants that are read from a call's bytecode
   int64_t free_count;
   const MachineTable* machine[kIsas];  // null for an instruction set that it was not compiled for
 };

@@ -1,5 +1,4 @@
-// Elements of any dtype, on CPU and CUDA: how long they are, and where they are, and the integers
-// among them.
+// Sizes and positions of elements of any dtype, and loads of integers, on CPU and CUDA.
 #ifndef BRIDGE_INTERPRETER_INTEGERS_H_
 #define BRIDGE_INTERPRETER_INTEGERS_H_
 
@@ -10,8 +9,8 @@
 
 namespace bridge::interpreter {
 
-// Four bits for each dtype: the logarithm of its bytes. A switch would be a jump on a GPU whose
-// place nothing knows before.
+// Four bits for each dtype: log2 of its bytes. A GPU would compile a switch to an indirect jump,
+// which it cannot predict.
 constexpr uint64_t bytes_log2_of(int32_t dtype, uint64_t log2) { return log2 << 4 * dtype; }
 constexpr uint64_t kBytesLog2 =
     bytes_log2_of(BRIDGE_FLOAT16, 1) | bytes_log2_of(BRIDGE_BFLOAT16, 1) |
@@ -24,8 +23,8 @@ constexpr uint32_t kIsSigned =
 
 BRIDGE_HD int64_t element_bytes(int32_t dtype) { return 1 << (kBytesLog2 >> 4 * dtype & 15); }
 
-// Where in a row of a call of so many columns a number of an array is: of half 0, or of either
-// half.
+// Returns the position (elements from the row's start) of column `col` of half `half`, for rows of
+// `cols` columns. `pairs`: the two halves alternate.
 BRIDGE_HD int64_t element_of(bool pairs, int64_t col_stride, int64_t cols, int32_t half,
                              int64_t col) {
   return pairs ? half * (col_stride / 2) + col * col_stride : (half * cols + col) * col_stride;
@@ -40,8 +39,8 @@ BRIDGE_HD uint64_t bits_at(const void* from) {
   return *static_cast<const Integer*>(from);
 }
 
-// What is beyond the largest number with a sign, as the upper half of uint64 is, is read as that
-// number: it stays larger than any column, and is never negative.
+// Returns an integer of any dtype as int64. A uint64 above INT64_MAX is read as INT64_MAX: it stays
+// larger than any column, and never becomes negative.
 BRIDGE_HD int64_t load_integer(int32_t dtype, const void* from) {
   const int64_t bytes = element_bytes(dtype);
   const uint64_t bits = bytes == 8   ? bits_at<uint64_t>(from)

@@ -1,5 +1,5 @@
-// Programs on the CPU: how the rows of a call, or the columns of few, are cut among threads. What
-// runs them is in machine.cpp, compiled once for each instruction set.
+// Programs on the CPU: splits the rows of a call, or the columns of few rows, among threads.
+// machine.cpp, compiled once for each instruction set, runs them.
 #include "interpreter/interpreter.h"
 
 #include <string.h>
@@ -33,13 +33,13 @@ using interpreter::View;
 
 constexpr PerIsa<InterpreterMachines> kMachines = BRIDGE_PER_ISA(interpreter_machines);
 
-// Memory of one task: on the stack where it is little.
+// The scratch memory of one task, on the stack if it is small.
 class Scratch {
  public:
   explicit Scratch(size_t bytes) : is_small_(bytes <= sizeof small_) {
     if (!is_small_) large_.reset(new (std::nothrow) char[bytes]);
   }
-  // Null where there is no memory: nothing may be thrown out of a task.
+  // Returns null if there is no memory: a task must not throw.
   void* data() { return is_small_ ? small_ : large_.get(); }
 
  private:
@@ -58,7 +58,7 @@ RoundedSums sums_of(const bridge_program& call, int32_t result, int64_t batch) {
   return {static_cast<char*>(array.data) + offset * dtype_bytes(array.dtype), array.dtype};
 }
 
-// The sums over no rows are zero.
+// Writes the sums over no rows, which are zero.
 void clear_sums(const View& view, const bridge_program& call, int64_t batches) {
   for (int32_t i = 0; i < call.results; ++i) {
     if (view.result_role(i) != Role::row) continue;
@@ -75,23 +75,24 @@ void run_tasks(const bridge_executor* executor, int64_t tasks, bridge_task task,
 
 constexpr ColumnSplit kWholeRows = {1, 0, run_tasks, nullptr};
 
-// How columns are dealt to threads where so many units, rows or runs of them, would leave some
-// without work. Threads meet in every section of a program: it is to spare a quarter of the time.
+// Returns the distribution of columns over threads, for calls with too few units (rows, or leaves
+// of rows) to give every thread work. Threads synchronize in every section of a program, so the
+// distribution must save a quarter of the time.
 ColumnSplit split_for(const bridge_program& call, const Counts& counts, int64_t units,
                       const bridge_executor* executor) {
   const int64_t threads = threads_for(counts.batches * counts.rows * call.cols, executor);
   if (threads <= units) return kWholeRows;
   const int64_t chunks = (call.cols + kSumChunk - 1) / kSumChunk;
-  const int64_t most_chunks = (chunks + threads - 1) / threads;  // of a thread
+  const int64_t most_chunks = (chunks + threads - 1) / threads;  // most chunks of one thread
   if (4 * most_chunks * units >= 3 * chunks) return kWholeRows;
   const int64_t tasks = chunks < threads ? chunks : threads;
-  int64_t cols = kSumChunk;  // of a part: several for each task, as in parts_for
+  int64_t cols = kSumChunk;  // columns of a part; each task has several parts, as in parts_for
   while (call.cols / (2 * cols) >= 4 * tasks) cols *= 2;
   return interpreter::split_into(tasks, cols, executor);
 }
 
-// Runs run(unit, scratch) for every unit, dealt to at most `parts` tasks with so many bytes each.
-// Throws std::bad_alloc.
+// Calls run(unit, scratch) for every unit, distributed over at most `parts` tasks with `bytes`
+// bytes of scratch memory each. Throws std::bad_alloc.
 template <class Run>
 void for_each_unit(const bridge_executor* executor, int64_t units, int64_t parts, size_t bytes,
                    const Run& run) {
@@ -130,11 +131,12 @@ void run_rows(const MachineTable& machine, const View& view, const bridge_progra
   });
 }
 
-// So many lanes at most, so that the levels of the tree stay in cache.
+// The most leaves of a node: the levels of its tree stay in the cache.
 constexpr int64_t kMostNodeLanes = 32 * kLanes;
 
-// With column sums: a part is a power of two of lanes, a node of the tree. Where a batch has
-// several nodes they meet in a workspace and a second pass adds them. Throws std::bad_alloc.
+// Runs a program with column sums. A unit is a power of two of leaves, a node of the tree. If a
+// batch has several nodes, they are collected in a workspace and a second pass adds them. Throws
+// std::bad_alloc.
 void run_nodes(const MachineTable& machine, const View& view, const bridge_program& call,
                const Counts& counts, bool is_double, uint32_t streamed,
                const bridge_executor* executor) {
@@ -185,7 +187,7 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
   });
 }
 
-// Whether the elements of a result fill its memory, in whichever order its dimensions stand.
+// Returns true if the elements of a result fill its memory, in any order of its dimensions.
 bool is_dense(const bridge_program_array& array, const bridge_program& call, int64_t cols) {
   const int64_t stride = array.pairs ? array.col_stride / 2 : array.col_stride;
   int64_t last = (cols - 1) * stride, elements = cols;
@@ -197,16 +199,16 @@ bool is_dense(const bridge_program_array& array, const bridge_program& call, int
   return last + 1 == elements;
 }
 
-// Whether memory bounds a program, not its arithmetic. Others gain nothing past the caches, and go
-// there by a tile.
+// Returns true if memory bounds the speed of a program, not arithmetic. Other programs gain nothing
+// from stores past the caches, which need a tile.
 bool is_light(const View& view) {
   for (int32_t i = 0; i < view.instructions; ++i)
     if (interpreter::takes_long(view.code[i].operation & ~interpreter::kAgain)) return false;
   return true;
 }
 
-// New memory, as it is no operand's, of large results is asked for in huge pages. Returns a bit for
-// each that is to be written past the caches (huge_pages.h).
+// Requests huge pages for large results in new memory, which is no operand's. Returns one bit for
+// each result to be written past the caches (huge_pages.h).
 uint32_t prepare_results(const View& view, const bridge_program& call, const Counts& counts) {
   uint32_t streamed = 0;
   for (int32_t i = 0; i < call.results; ++i) {

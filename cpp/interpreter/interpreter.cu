@@ -1,5 +1,5 @@
-// Programs on CUDA: puts a program into a kernel's parameters and enqueues it, and behind it the
-// sums over rows of what it added up.
+// Programs on CUDA: packs a program into the parameters of a kernel, enqueues it, and after it the
+// kernels that sum over rows.
 #include "interpreter/interpreter.h"
 
 #include <stdio.h>
@@ -41,7 +41,7 @@ constexpr Kernels kernels_of() {
 
 constexpr Kernels kKernels[] = {kernels_of<float>(), kernels_of<double>()};
 
-// A checked call.
+// A validated call.
 struct Call {
   const bridge_program& call;
   View view;
@@ -50,7 +50,7 @@ struct Call {
   RowLanes rows;
   int32_t column_sums;
 
-  // Whether its rows are dealt in whole lanes is asked of its size, but of a check.
+  // Rows are distributed in whole leaves if the call is large enough, and always for verification.
   Call(const bridge_program& given, const View& checked, bool is_check = false)
       : call(given),
         view(checked),
@@ -64,7 +64,7 @@ struct Call {
     if (!are_many && !is_check) rows = {counts.batches * counts.rows, counts.rows, counts.rows, 1};
   }
 
-  // What a column sum adds up: the sums of lanes, or single rows.
+  // The terms of a column sum: the sums of leaves, or single rows.
   columns::Leaves lanes() const { return {counts.batches, rows.of_batch, call.cols, is_double}; }
   columns::Leaves chunks(int64_t batches) const {
     return {batches, chunk_count(counts.rows), call.cols, is_double};
@@ -73,11 +73,12 @@ struct Call {
     const auto numbers = static_cast<size_t>(rows.count * call.cols);
     return numbers * (is_double ? sizeof(double) : sizeof(float));
   }
-  // Of all column sums, a whole number of 16-byte units.
+  // Returns the bytes of the terms of all column sums, a multiple of 16.
   size_t all_lanes_bytes() const {
     return (static_cast<size_t>(column_sums) * lane_bytes() + 15) / 16 * 16;
   }
-  // Of a column sum whose chunks are added by the kernel of the rows, or by one behind it.
+  // Returns the bytes of one column sum whose chunks are added by the row kernel, or by the next
+  // one.
   size_t chunks_bytes() const {
     if (counts.rows <= kChunkRows) return 0;
     return columns::bytes_of(chunks(counts.batches)) + columns::tree_bytes(chunks(counts.batches));
@@ -103,7 +104,8 @@ const char* launch(const PackedProgram& packed,
   return kernel(grid, packed.shared_bytes, stream, params);
 }
 
-// Of some batches, an equal distance apart in `output`. `values` are [batch, lanes, cols].
+// Enqueues the column sums of `batches` batches, equally spaced in `output`. `values` is [batch,
+// leaves or rows, cols].
 const char* enqueue_sums(const Call& call, int64_t batches, const columns::Array& output,
                          const char* values, void* workspace, void* stream) {
   if (call.rows.rows > 1) {
@@ -130,8 +132,8 @@ const char* enqueue_sums(const Call& call, int64_t batches, const columns::Array
   return columns::enqueue_tree(chunks, workspace, output, tree, stream);
 }
 
-// The column sums of one result; its last batch dimensions at once as far as it lies in them at
-// equal distances.
+// Enqueues the column sums of one result. The last batch dimensions are summed together, as far as
+// the result is equally spaced in them.
 const char* enqueue_sums(const Call& call, const bridge_program_array& result, const char* values,
                          void* workspace, void* stream) {
   int64_t together = 1, stride = 0;
@@ -159,13 +161,14 @@ const char* enqueue_sums(const Call& call, const bridge_program_array& result, c
   return nullptr;
 }
 
-// How far apart in the workspace, in numbers, the chunks of rows of each column sum are.
+// Returns the distance (numbers) in the workspace between the chunk sums of two column sums.
 int64_t chunks_step(const Call& call) {
   return static_cast<int64_t>(call.chunks_bytes() /
                               (call.is_double ? sizeof(double) : sizeof(float)));
 }
 
-// The column sums of a call of one batch, from the sums of chunks of rows in the workspace.
+// Enqueues the column sums of a call with one batch, from the sums of chunks of rows in the
+// workspace.
 const char* enqueue_trees(const Call& call, void* workspace, void* stream) {
   const columns::Leaves leaves = call.chunks(1);
   const size_t step = call.chunks_bytes();
@@ -182,7 +185,7 @@ const char* enqueue_trees(const Call& call, void* workspace, void* stream) {
   return nullptr;
 }
 
-// What column sums add up stands at the beginning of the workspace.
+// Enqueues all column sums. Their terms are at the beginning of the workspace.
 const char* enqueue_all_sums(const Call& call, void* workspace, void* stream) {
   if (call.call.cols == 0) return nullptr;
   const char* values = static_cast<const char*>(workspace);
@@ -205,7 +208,7 @@ const char* enqueue_rows(const Call& call, PackedProgram& packed, void* workspac
                   : launch(packed, kernels.run_most, stream);
 }
 
-// Memory of the call, for the device that it is on.
+// Returns an address in the call's memory, which tells its device.
 const void* memory_of(const bridge_program& call) {
   for (int32_t i = 0; i < call.results; ++i) {
     if (call.result[i].data != nullptr) return call.result[i].data;
@@ -226,7 +229,7 @@ bridge_status fits(const bridge_program& call, const PackedProgram& packed) {
   return BRIDGE_INVALID_ARGUMENT;
 }
 
-// The program in a kernel's parameters.
+// Packs the program into the parameters of a kernel.
 bridge_status pack_checked(const Call& call, PackedProgram* packed) {
   if (!pack(call.view, call.call, call.is_double, packed)) {
     return cuda::fail(BRIDGE_INVALID_ARGUMENT, kName,

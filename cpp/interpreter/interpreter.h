@@ -1,4 +1,5 @@
-// What the CPU and the CUDA interpreter share: the checks of a call. Host code only.
+// Interface of the interpreters: the validation of a call, which CPU and CUDA share, and the run on
+// the CPU. Host code only.
 #ifndef BRIDGE_INTERPRETER_INTERPRETER_H_
 #define BRIDGE_INTERPRETER_INTERPRETER_H_
 
@@ -9,27 +10,27 @@
 
 namespace bridge::interpreter {
 
-// Reads the program of a call and holds its arrays against it.
+// Reads the program of a call and checks the call's arrays against it.
 bridge_status validate(const bridge_program& call, View* view, char* message, size_t bytes);
 
-// Holds the arrays of a call against its program, which was read.
+// Checks the arrays of a call against its program, which was read before.
 bridge_status check_arrays(const bridge_program& call, const View& view, char* message,
                            size_t bytes);
 
-// A program that was read once, for many calls with the same words in the same memory: to read it
-// takes longer than a tiny call does.
+// A program that was read once, for many calls with the same bytecode in the same memory. Reading
+// takes longer than a tiny call.
 struct KnownProgram {
   View view;
-  uint64_t hash;  // of its words, as in program_key.h
+  uint64_t hash;  // of its bytecode, by program_key.h
 };
-// False where it is malformed. Throws std::bad_alloc.
+// Returns false if the bytecode is malformed. Throws std::bad_alloc.
 bool know(const int32_t* words, int64_t count, KnownProgram* program);
 
-// Runs a call on the CPU. `known` may be null: its words are read then.
+// Runs a call on the CPU. If `known` is null, the bytecode is read first.
 bridge_status run_on_cpu(const bridge_program& call, const KnownProgram* known,
                          const bridge_executor* executor);
 
-// Whether the arithmetic is that of float64.
+// Returns true if the call computes in float64.
 bool is_double(const bridge_program& call);
 
 struct Counts {

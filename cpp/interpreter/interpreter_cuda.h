@@ -1,4 +1,4 @@
-// What the rest of the CUDA library sees of the interpreter besides the C border.
+// The interpreter's interface to the rest of the CUDA library, beside the C API.
 #ifndef BRIDGE_INTERPRETER_INTERPRETER_CUDA_H_
 #define BRIDGE_INTERPRETER_INTERPRETER_CUDA_H_
 
@@ -9,12 +9,12 @@ namespace bridge::interpreter {
 
 struct GeneratedKernels;
 
-// Enqueues a call on the current device, whose stream it is: by these kernels, or NULL: by the
-// interpreter. The message is bridge_cuda_last_error()'s. Throws std::bad_alloc.
+// Enqueues a call on a stream of the current device: by these kernels, or by the interpreter if
+// NULL. bridge_cuda_last_error() has the message. Throws std::bad_alloc.
 bridge_status run_program(const bridge_program& call, void* workspace, size_t workspace_bytes,
                           void* stream, const GeneratedKernels* kernels);
 
-// Brings every kernel onto the current device; NULL or what went wrong.
+// Loads every kernel onto the current device; returns NULL or an error message.
 const char* load_kernels();
 
 }  // namespace bridge::interpreter

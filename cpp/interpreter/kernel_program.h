@@ -1,21 +1,21 @@
-// A program and the arrays of its call as the parameters of a CUDA kernel: all that a kernel reads
-// but the arrays themselves, so that nothing points to memory of the host.
+// A program and the arrays of its call as the parameters of a CUDA kernel. They are all that a
+// kernel reads except the arrays themselves, so that nothing points to host memory.
 //
-// The words are, in this order and each part from a whole 16 bytes on:
+// The words are, in this order, with each part aligned to 16 bytes:
 //
 //   instructions   kPackedWords each: operation and `to`, a and b, c and 0 in 16 bits each, and
-//                  `extra`, of kKeep the largest word that is dropped
+//                  `extra`, for kKeep the largest word that is dropped
 //   constants      two words each: a double
 //   integers       two words each: an int64
-//   sections       two words each: how many instructions it has, and how many reductions; these are
-//                  instructions of their own behind the section's, once more
-//   arrays         those of operands, then those of results: data, dtype and 0, column stride and
-//                  strides, two words each
+//   sections       two words each: the number of instructions, and of reductions; the reductions
+//                  follow the section's instructions once more, as instructions of their own
+//   arrays         operands, then results: data, dtype and 0, column stride and strides, two words
+//                  each
 //
-// Registers are numbered anew: tile and row registers are one pool, and each thread has its own of
-// both. Behind the floating ones are places for reductions under way, the first of a reduction in
-// `extra`; behind the integer ones the indices of the present row, and for each argmax a place in
-// c. What an instruction has no use for is 0.
+// Registers are renumbered: tile and row registers share one pool, and each thread has its own
+// pool. After the floating registers there are places for running reductions, the first place of a
+// reduction in `extra`. After the integer registers there are the indices of the current row, and a
+// place for each argmax, in c. Unused fields of an instruction are 0.
 #ifndef BRIDGE_INTERPRETER_KERNEL_PROGRAM_H_
 #define BRIDGE_INTERPRETER_KERNEL_PROGRAM_H_
 
@@ -28,23 +28,23 @@
 
 namespace bridge::interpreter {
 
-constexpr int kProgramThreads = 256;  // of a block, at most
+constexpr int kProgramThreads = 256;  // most threads of a block
 constexpr int kPackedWords = 4;
 constexpr int kMostLeaves = 32;
-constexpr uint32_t kNoStart = 0xFFFF;  // kKeep without a register of the batch's first element
+constexpr uint32_t kNoStart = 0xFFFF;  // for kKeep without a register of the batch's first element
 
 struct KernelProgram {
   int64_t rows;        // of all batches
-  int64_t batch_rows;  // of one
+  int64_t batch_rows;  // of one batch
   int64_t cols;
   int64_t index_cols;
   int64_t chunks;  // of kSumChunk columns
   int64_t size[BRIDGE_MAX_DIMS];
-  void* sums;  // [column sums, lanes, cols] in the arithmetic type
+  void* sums;  // [column sums, leaves, cols] in the arithmetic type
   RowLanes lanes;
   int32_t dims;
   int32_t sections;
-  int32_t constants_at;  // among the words; constants are registers from 0 on
+  int32_t constants_at;  // index in the words; constants are registers from 0 on
   int32_t constants;
   int32_t integers_at;
   int32_t integers;
@@ -52,17 +52,17 @@ struct KernelProgram {
   int32_t arrays_at;
   int32_t results_at;
   int32_t array_words;
-  int32_t integer_registers;  // with indices and places
-  int32_t indices_at;         // among them
+  int32_t integer_registers;  // including indices and places
+  int32_t indices_at;         // index among these
   int32_t threads;            // of a block
   int32_t team;               // threads that share a row: a warp, or the block
-  // A chunk's elements that a thread has, in the order in which the tree of row_sum_tree.h adds
-  // them: the thread's number in its team is to be added.
+  // The columns of a thread in a chunk, less the thread's index in its team, in the order of
+  // addition in the tree of row_sum_tree.h.
   int32_t leaves;
   uint16_t leaf_column[kMostLeaves];
 };
 
-// CUDA takes so many bytes of parameters; few make a launch shorter.
+// CUDA's limit on the bytes of parameters is kMostBytes. Fewer make a launch shorter.
 constexpr int kFewBytes = 4096;
 constexpr int kMostBytes = 32752;
 

@@ -1,7 +1,7 @@
 // The interpreter of programs on the CPU, compiled once for each instruction set into a namespace
 // of its own. Everything but the table is internal to this file, and nothing of the standard
 // library is used: an inline function compiled here for AVX-512 must never be the copy that other
-// code is linked to.
+// code links to.
 #include "interpreter/machine.h"
 
 #include "cpu/tile.h"
@@ -30,7 +30,7 @@ void load_mask(const char* from, int64_t stride, Real* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i) to[i] = truth<Real>(from[i * stride] != 0);
 }
 
-// Sets the elements up to the next whole step, which are computed along.
+// Clears the elements up to the next whole step, because loops compute whole steps.
 template <class Number>
 void pad(Number* tile, int64_t count) {
   fill(tile + count, round_up(count) - count, Number(0));
@@ -41,9 +41,9 @@ void pad(Number* tile, int64_t count) {
 template <class Real>
 class Machine {
  public:
-  static constexpr int64_t kWidth = 2048 / sizeof(Real);  // of a register
+  static constexpr int64_t kWidth = 2048 / sizeof(Real);  // elements of a register
 
-  // What each of the tasks that columns are dealt to has of its own.
+  // The memory of one task, if columns are split over tasks.
   struct TaskMemory {
     Real* tiles;
     int64_t* integer_tiles;
@@ -57,7 +57,7 @@ class Machine {
       reductions = parts.take<PiecewiseReduction<Real>>(view.header.reductions);
       words = parts.take<RandomWords>(keeps(view) ? 1 : 0);
     }
-    // Constants, and what a row has one of, stand in all columns of tiles.
+    // Copies the tile registers: constants and per-row values are in all their columns.
     void copy_tiles(const TaskMemory& from, const View& view) const {
       copy(tiles, from.tiles, view.header.tiles * kWidth);
       copy(integer_tiles, from.integer_tiles, view.header.integer_tiles * kWidth);
@@ -71,7 +71,7 @@ class Machine {
     PartReduction<Real>* row_parts;
     int64_t part_count;
     TaskMemory own;
-    MemoryParts tasks;  // where what the tasks have begins
+    MemoryParts tasks;  // where the tasks' memory begins
 
     Memory(MemoryParts& parts, const View& view, const bridge_program& call, int64_t row_count,
            const ColumnSplit& split)
@@ -114,7 +114,7 @@ class Machine {
       stacks_[i].begin(memory_.sums[i], call.cols);
       stacks_[i].clear_lane();
     }
-    // Several short rows are a piece, or a long one is several.
+    // A piece is several short rows, or a part of a long one.
     at_once_ = call.cols > kWidth / 2 ? 1 : call.cols == 0 ? kWidth : kWidth / call.cols;
     at_once_ = smaller(at_once_, rows.count);
     one_piece_ = call.cols <= kWidth;
@@ -182,7 +182,7 @@ class Machine {
     }
   }
 
-  // The columns [begin, end_) of a row.
+  // Runs a tile section on the columns [begin, end_) of a row.
   void run_columns(const Instruction* code, int32_t count, int64_t begin) {
     for (int64_t col = begin; col < end_; col += kWidth) {
       width_ = smaller(kWidth, end_ - col);
@@ -190,8 +190,9 @@ class Machine {
     }
   }
 
-  // Parts of a row's columns, dealt to tasks: copies of this machine, with memory of their own for
-  // all but what is written column by column.
+  // Runs a tile section on the parts of a row's columns, distributed over tasks. A task is a copy
+  // of this machine with memory of its own, except for results and column sums: each task writes
+  // only its columns of these.
   void run_parts(const Instruction* code, int32_t count) {
     deal_columns(split_, call_.cols, [&](int64_t number, const auto& parts) {
       Machine task = *this;
@@ -269,7 +270,7 @@ class Machine {
     }
   }
 
-  // `known`: what an earlier phase has had need not be computed again.
+  // `known`: skip instructions marked kAgain, because an earlier phase has computed their values.
   void run_piece(const Instruction* code, int32_t count, int64_t col, bool known) {
     const int64_t padded = round_up(count_ * width_);
     for (int32_t i = 0; i < count; ++i) {
@@ -279,8 +280,8 @@ class Machine {
     }
   }
 
-  // Calls one(first row's element, rows, distance) for all rows at once where they lie side by
-  // side.
+  // Calls access(address, offset in the tile, elements) for each row, or once for all rows if they
+  // are adjacent in memory.
   template <class Access>
   void for_runs(const bridge_program_array& array, int64_t col, int32_t half,
                 const Access& access) const {
@@ -396,13 +397,13 @@ class Machine {
   const Rows& rows_;
   const ColumnSplit& split_;
   Memory memory_;
-  ColumnStack<Real> stacks_[BRIDGE_MAX_PROGRAM_RESULTS];  // of column sums
-  int64_t at_once_;                                       // how many rows a piece may have
-  bool one_piece_;                                        // a row is
-  Position here_;                                         // of the present rows
-  int64_t count_ = 0;                                     // how many they are
-  int64_t end_;                                           // of the columns that this goes through
-  int64_t width_ = 0;                                     // of the present piece
+  ColumnStack<Real> stacks_[BRIDGE_MAX_PROGRAM_RESULTS];  // of the column sums
+  int64_t at_once_;                                       // most rows of a piece
+  bool one_piece_;                                        // a row fits in one piece
+  Position here_;                                         // of the current rows
+  int64_t count_ = 0;                                     // number of current rows
+  int64_t end_;                                           // of the columns that this machine runs
+  int64_t width_ = 0;                                     // columns of the current piece
 };
 
 template <class Real>

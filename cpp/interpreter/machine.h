@@ -1,4 +1,4 @@
-// What runs a program on some rows, compiled once for each instruction set.
+// Entry points that run a program on some rows, compiled once for each instruction set.
 #ifndef BRIDGE_INTERPRETER_MACHINE_H_
 #define BRIDGE_INTERPRETER_MACHINE_H_
 
@@ -11,8 +11,9 @@
 
 namespace bridge::interpreter {
 
-// Rows of one batch, and where their column sums go: of each result either a node of the tree, in
-// the arithmetic type, or the rounded sum. Both null: the result is no column sum.
+// Rows of one batch, and the destinations of their column sums. Each result has either a node of
+// the tree, in the arithmetic type, or the rounded sum; if both are null, the result is no column
+// sum.
 struct RoundedSums {
   char* data;
   int32_t dtype;
@@ -25,16 +26,17 @@ struct Rows {
   int64_t batch;
   int64_t first;
   int64_t count;
-  const Sums* sums;       // one for each result; may be null without column sums
-  uint32_t streamed = 0;  // a bit for each result: whether it may be written past the caches
+  const Sums* sums;       // one for each result; may be null if there are no column sums
+  uint32_t streamed = 0;  // bit i: result i may be written past the caches
 };
 
-// How the columns of rows are dealt to tasks, where there are too few rows to deal these.
+// The distribution of the columns of rows over tasks, for calls with too few rows to distribute.
 struct ColumnSplit {
-  int64_t tasks;  // at most so many at once; 1: nothing is dealt
-  int64_t cols;   // of every part but the last: a power of two of chunks of row_sum_tree.h
-  // Runs task(context, i) for every i below `tasks`, on any threads. It is compiled for every
-  // processor, as what an instruction set has must not be what other code is linked to.
+  int64_t tasks;  // upper bound of tasks at once; 1: columns are not split
+  int64_t cols;   // of every part but the last: a power of two of chunks (row_sum_tree.h)
+  // Runs task(context, i) for every i below `tasks`, on any threads. The function is compiled for
+  // every processor: an inline function compiled for one instruction set must not be the copy that
+  // other code links to.
   void (*run)(const bridge_executor* executor, int64_t tasks, bridge_task task, void* context);
   const bridge_executor* executor;
 
@@ -43,12 +45,13 @@ struct ColumnSplit {
   }
 };
 
-// Adds the nodes of one level of the tree of column sums, `count` vectors of `cols` numbers side by
-// side, up to the root, and rounds it into the output. Overwrites the nodes.
+// Adds `count` adjacent nodes of one level of the column-sum tree, vectors of `cols` numbers, up to
+// the root, and rounds the root into the output. Overwrites the nodes.
 using AddNodes = void (*)(void* nodes, int64_t count, int64_t cols, const RoundedSums& output);
 
 struct MachineTable {
-  // Bytes of memory, aligned to 64, that a run needs for `rows` rows.
+  // Returns the scratch memory (bytes) for a run over `rows` rows, with room to align it to 64
+  // bytes.
   size_t (*scratch_bytes)(const View& view, const bridge_program& call, int64_t rows,
                           const ColumnSplit& split);
   void (*run)(const View& view, const bridge_program& call, const Rows& rows,

@@ -1,5 +1,5 @@
-// The memory that a machine is given, in parts, for the files that are compiled once for each
-// instruction set: include it there only.
+// The parts of a machine's scratch memory. Include it only in files compiled once for each
+// instruction set.
 #ifndef BRIDGE_INTERPRETER_MEMORY_PARTS_H_
 #define BRIDGE_INTERPRETER_MEMORY_PARTS_H_
 
@@ -12,8 +12,8 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
-// Each part begins a cache line. Parts of a null memory are not to be used, and say how much there
-// must be.
+// Each part begins at a cache line. Parts of null memory must not be used: they only measure how
+// many bytes are needed.
 class MemoryParts {
  public:
   explicit MemoryParts(void* memory) : at_(aligned(reinterpret_cast<uintptr_t>(memory))) {}
@@ -33,7 +33,8 @@ class MemoryParts {
   uintptr_t at_;
 };
 
-// What a machine with memory of this kind needs for so many rows of a call.
+// Returns the bytes of scratch memory that a machine with this kind of memory needs for `rows` rows
+// of a call.
 template <class Memory>
 size_t scratch_bytes(const interpreter::View& view, const bridge_program& call, int64_t rows,
                      const interpreter::ColumnSplit& split) {

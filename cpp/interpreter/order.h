@@ -1,4 +1,4 @@
-// The order in which a row's largest number is looked for, on CPU and CUDA.
+// The total order in which a row's largest number is found, on CPU and CUDA.
 #ifndef BRIDGE_INTERPRETER_ORDER_H_
 #define BRIDGE_INTERPRETER_ORDER_H_
 
@@ -6,7 +6,8 @@
 
 namespace bridge::interpreter {
 
-// As the numbers, +0 above -0, NaN above all. The same integer for every NaN.
+// Returns an integer that orders numbers by their values, with +0 above -0 and NaN above all. Every
+// NaN has the same integer.
 template <class Real>
 BRIDGE_HD typename math::Format<Real>::SignedBits order_of(Real x) {
   using Bits = typename math::Format<Real>::Bits;
@@ -24,17 +25,17 @@ BRIDGE_HD Real number_of(typename math::Format<Real>::SignedBits order) {
   return math::bit_cast<Real>(order < 0 ? bits ^ ~math::Format<Real>::sign_bit : bits);
 }
 
-// That of the largest of no numbers.
+// Returns the order of -infinity, the largest of no numbers.
 template <class Real>
 BRIDGE_HD typename math::Format<Real>::SignedBits lowest_order() {
   return order_of(Real(-__builtin_inf()));
 }
 
-// The larger one in that order.
+// Returns the larger number in this order.
 template <class Real>
 BRIDGE_HD Real larger_number(Real a, Real b) {
 #if defined(__CUDA_ARCH__)
-  // So do instructions of a GPU order floats.
+  // A GPU's maximum instruction orders floats in the same way.
   if constexpr (sizeof(Real) == sizeof(float)) return math::max_keep_nan(a, b);
 #endif
   const auto first = order_of(a), second = order_of(b);

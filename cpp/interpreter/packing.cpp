@@ -8,9 +8,9 @@ namespace bridge::interpreter {
 namespace {
 
 constexpr int kWarp = 32;
-// What every GPU gives a block unasked.
+// Every GPU gives a block this much by default.
 constexpr size_t kSharedBytes = size_t{48} << 10;
-// A row as long has a warp to itself, a longer one a block.
+// A row of at most this many columns has a warp, a longer one a block.
 constexpr int64_t kWarpCols = 512;
 
 class Packer {
@@ -52,8 +52,8 @@ class Packer {
     program_.array_words = 6 + 2 * call_.dims;
   }
 
-  // The quarters of a chunk innermost, and the bits of what is left of the column reversed: the
-  // halves of the tree are then neighbours.
+  // Orders the columns of a thread so that adjacent ones are siblings in the tree: the quarters of
+  // a chunk are innermost, and the bits of the rest of the column are reversed.
   void cut_chunk() {
     const int32_t each = static_cast<int32_t>(kSumQuarter) / program_.team;
     program_.leaves = 4 * each;
@@ -69,7 +69,8 @@ class Packer {
     }
   }
 
-  // How deep the stack of a sum gets: the nodes of all chunks but the last, and of its elements.
+  // Returns the depth of a sum's stack: the nodes of all chunks but the last, and of the last
+  // chunk's elements.
   int32_t sum_places() const {
     int32_t places = 0;
     for (int64_t last = program_.chunks - 1; last > 0; last /= 2) ++places;

@@ -1,4 +1,4 @@
-// A checked program as the parameters of a kernel. Host code.
+// A validated program, packed into the parameters of a kernel. Host code.
 #ifndef BRIDGE_INTERPRETER_PACKING_H_
 #define BRIDGE_INTERPRETER_PACKING_H_
 
@@ -15,7 +15,7 @@ struct PackedProgram {
   size_t shared_bytes;  // of a block
 };
 
-// False where the registers of a warp are more than fit into shared memory. Throws std::bad_alloc.
+// Returns false if the registers of one warp do not fit into shared memory. Throws std::bad_alloc.
 bool pack(const View& view, const bridge_program& call, bool is_double, PackedProgram* packed);
 
 }  // namespace bridge::interpreter

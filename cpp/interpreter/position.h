@@ -1,5 +1,5 @@
-// Some rows of a call, and where their elements are in arrays of any strides, for the files that
-// are compiled once for each instruction set: include it there only.
+// Positions of rows in arrays of any strides, and strided loads and stores. Include it only in
+// files compiled once for each instruction set.
 #ifndef BRIDGE_INTERPRETER_POSITION_H_
 #define BRIDGE_INTERPRETER_POSITION_H_
 
@@ -11,7 +11,7 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
-// Calls run with a number of an unsigned type of that size.
+// Calls run with a value of the unsigned type of `bytes` bytes.
 template <class Run>
 inline void with_size(int64_t bytes, const Run& run) {
   if (bytes == 1) return run(uint8_t{});
@@ -27,7 +27,7 @@ inline void gather(int64_t bytes, const char* from, int64_t stride, char* to, in
     T* const tile = reinterpret_cast<T*>(to);
     if (stride == 1) return copy(tile, elements, count);
     if (stride == 0) return fill(tile, count, elements[0]);
-    if (stride == 2) {  // of pairs: in vectors
+    if (stride == 2) {  // pairs: this loop is vectorized
       for (int64_t j = 0; j < count; ++j) tile[j] = elements[2 * j];
       return;
     }
@@ -42,7 +42,7 @@ inline void scatter(int64_t bytes, const char* from, char* to, int64_t stride, i
   });
 }
 
-// From one and the other by turns.
+// Writes `count` pairs, in which elements of `even` and `odd` alternate.
 inline void interleave(int64_t bytes, const char* even, const char* odd, char* to, int64_t count) {
   with_size(bytes, [=](auto element) {
     using T = decltype(element);
@@ -57,7 +57,7 @@ inline void interleave(int64_t bytes, const char* even, const char* odd, char* t
   });
 }
 
-// Elements that are apart in memory are brought together, so many at once, to be converted.
+// The number of strided elements that are gathered at once before a conversion.
 constexpr int64_t kGathered = 256;
 
 template <class Real>
@@ -100,14 +100,14 @@ void store_pairs(int32_t dtype, char* to, const Real* even, const Real* odd, int
   }
 }
 
-// Rows of one batch that differ in the last dimension of rows alone.
+// Consecutive rows of one batch that differ only in the last row dimension.
 struct Position {
   const bridge_program& call;
-  int64_t first = 0;  // of the rows in their batch
+  int64_t first = 0;  // index of the first row in its batch
   int64_t count = 0;
-  int64_t index[BRIDGE_MAX_DIMS] = {};  // of the first row
+  int64_t index[BRIDGE_MAX_DIMS] = {};  // of the first row, in each dimension
 
-  // Goes through rows, at most `at_once` at a time.
+  // Calls run() for all `rows`, in groups of at most `at_once`. This position is set to each group.
   template <class Run>
   void walk(const interpreter::Rows& rows, int64_t at_once, const Run& run) {
     const int64_t length = has_rows() ? call.size[call.dims - 1] : 1;
@@ -120,13 +120,14 @@ struct Position {
     }
   }
 
-  // Goes on by so many rows, which are still of those that walk() found.
+  // Advances by `rows` rows within the group that walk() found.
   void skip(int64_t rows) {
     first += rows;
     if (has_rows()) index[call.dims - 1] += rows;
   }
 
-  // The first row's first element, in elements and in bytes, and how far on the next row's is.
+  // The offset (elements) and the address of the first row's first element, and the distance
+  // (elements) to the next row.
   int64_t offset(const bridge_program_array& array) const {
     int64_t elements = 0;
     for (int32_t d = 0; d < call.dims; ++d) elements += index[d] * array.stride[d];
@@ -140,7 +141,7 @@ struct Position {
     return has_rows() ? array.stride[call.dims - 1] : 0;
   }
 
-  // A number, or an integer, of each row; and the way back.
+  // Loads or stores one number, or one integer, of each row. Loads fill the last step with zeros.
   template <class Real>
   void load_rows(const bridge_program_array& array, Real* to) const {
     load_strided(array.dtype, data(array), row_stride(array), to, count);

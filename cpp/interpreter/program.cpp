@@ -7,8 +7,8 @@
 namespace bridge::interpreter {
 namespace {
 
-// Which registers have been written, in the order of the instructions: one that is read before is
-// an error, so that results depend on nothing but operands.
+// Tracks the written registers, in the order of the instructions. Reading a register before it is
+// written is an error: results depend on operands only.
 class Checker {
  public:
   explicit Checker(const View& view)
@@ -69,7 +69,8 @@ class Checker {
   }
   bool writes(Registers& registers, int32_t i) {
     if (!can_write(registers, i)) return false;
-    if (again_ && registers[at(i)] == kUnwritten) return fail("no phase has had a value before");
+    if (again_ && registers[at(i)] == kUnwritten)
+      return fail("a repeated value is in no earlier phase");
     registers[at(i)] = kWritten;
     return true;
   }
@@ -95,7 +96,8 @@ class Checker {
     return true;
   }
 
-  // Of any section; `reals` and `integers` are its registers.
+  // Checks an instruction that any section may have. `reals` and `integers` are the section's
+  // registers.
   bool check_common(const Instruction& in, int32_t operation, Registers& reals,
                     Registers& integers) {
     if (operation >= 0 && operation < kElementwise) {
@@ -121,7 +123,7 @@ class Checker {
       case kFloat:
         return reads(integers, in.a) && writes(reals, in.to);
       default:
-        return fail("an operation is unknown, or of the other kind of section");
+        return fail("an operation is unknown, or belongs to the other kind of section");
     }
   }
 
@@ -147,7 +149,7 @@ class Checker {
   bool check_tile(const Instruction& in) {
     const int32_t operation = in.operation & ~kAgain;
     again_ = operation != in.operation;
-    if (again_ && operation >= kStore) return fail("a result or a reduction cannot be had again");
+    if (again_ && operation >= kStore) return fail("a store or a reduction is repeated");
     switch (operation) {
       case kLoad: {
         if (in.a < 0 || in.a >= view_.header.operands) return fail("there is no such operand");
@@ -176,7 +178,7 @@ class Checker {
       case kMax:
       case kArgmax: {
         if (in.extra < 0 || in.extra >= view_.header.reductions || reduced_[at(in.extra)] != 0) {
-          return fail("a reduction has no number of its own");
+          return fail("the index of a reduction is out of range or used twice");
         }
         reduced_[at(in.extra)] = 1;
         const bool integer = operation == kArgmax;
@@ -250,11 +252,11 @@ bool outline(const int32_t* words, int64_t count, View* view, const char** why) 
     const Role role = view->result_role(i);
     if (!is_in(static_cast<int32_t>(role), 0, static_cast<int32_t>(Role::per_row)) &&
         role != Role::halves) {
-      return fail("a result has a role that no result has");
+      return fail("a result has a role that only operands have");
     }
   }
   if (view->operand_role(0) != Role::full && view->operand_role(0) != Role::halves) {
-    return fail("its first operand is not of the space");
+    return fail("its first operand is neither full nor halves");
   }
   int64_t instructions = 0;
   for (int64_t i = 0; i < sections; ++i) {

@@ -1,20 +1,19 @@
-// The form of a program: 32-bit words, as bridge/lang/bytecode.py writes them.
+// The format of a program: 32-bit words, the bytecode, as bridge/lang/bytecode.py writes them.
 //
 //   header          the numbers of Header, in its order
-//   constants       floating ones, two words each: a double, the low word first
+//   constants       floating constants, two words each: a double, the low word first
 //   integers        two words each: an int64
 //   operand roles   one word each
 //   result roles    one word each
-//   sections        for each phase: how many instructions its row section has, and its tile
-//   section;
-//                   then the row section behind the last phase
+//   sections        for each phase, the number of instructions of its row section and of its tile
+//                   section; then of the row section after the last phase
 //   instructions    kInstructionWords each, in this order
 //
-// A row section runs once for a few rows, on row registers, which hold a number for each of them; a
+// A row section runs once for several rows, on row registers, which hold a number for each row. A
 // tile section runs for each piece of these rows, on tile registers, which hold a number for each
-// element. A reduction of a tile section is known behind it. Floating constant i is in tile
-// register i and in row register i from the start, and so are integers. A truth value is the number
-// 0 or 1.
+// element. The result of a reduction in a tile section is known after the section. Floating
+// constant i is in tile register i and in row register i from the start, and so is integer i among
+// the integer registers. A truth value is the number 0 or 1.
 #ifndef BRIDGE_INTERPRETER_PROGRAM_H_
 #define BRIDGE_INTERPRETER_PROGRAM_H_
 
@@ -28,7 +27,7 @@ struct Header {
   int32_t version;
   int32_t operands;
   int32_t results;
-  int32_t tiles;  // registers of floating numbers; of integers; the same for rows
+  int32_t tiles;  // tile registers of floating numbers, then of integers; the same for rows
   int32_t integer_tiles;
   int32_t rows;
   int32_t integer_rows;
@@ -40,7 +39,7 @@ struct Header {
 constexpr int32_t kVersion = 9;
 constexpr int32_t kHeaderWords = sizeof(Header) / sizeof(int32_t);
 
-// How an operand or a result lies; the order is that of ROLES in bridge/lang/bytecode.py.
+// The shape of an operand or a result, in the order of ROLES in bridge/lang/bytecode.py.
 enum class Role : int32_t {
   full,     // a number for each element
   row,      // a result: the sum over the rows of a batch
@@ -48,15 +47,15 @@ enum class Role : int32_t {
   label,    // an integer for each row
   table,
   mask,
-  halves,   // two numbers for each element: the second a row's length of columns behind the first
+  halves,   // two numbers for each element: the second follows the first after a row of columns
   integer,  // an integer for each batch
-  pairs,    // halves whose two numbers are side by side: what else a program does is the same
+  pairs,    // halves with adjacent numbers; the rest of the program is the same
 };
 constexpr int32_t kRoles = 9;
 
-// What an instruction does; the order is that of OPERATIONS in bridge/lang/bytecode.py.
+// The operation of an instruction, in the order of OPERATIONS in bridge/lang/bytecode.py.
 enum Operation : int32_t {
-  // Of any section: to = f(a, b, c).
+  // Any section: to = f(a, b, c).
   kNegative,
   kAbsolute,
   kSquareRoot,
@@ -85,7 +84,7 @@ enum Operation : int32_t {
   kNot,
   kExpCoarse,
   kExpLow,
-  kRoundFloat16,  // to the nearest number of that type
+  kRoundFloat16,  // to the nearest number of the type
   kRoundBfloat16,
   kRoundFloat32,
   kSigmoidFloat16,  // for results of 16 bits
@@ -106,7 +105,7 @@ enum Operation : int32_t {
   kGeluErf1Bfloat16,
   kGeluSigmoidBfloat16,
   kGeluSigmoid1Bfloat16,
-  kReciprocal16,  // 0 of 0
+  kReciprocal16,  // 0 if a is 0
   kExpLow16,
   kAdd,
   kSubtract,
@@ -122,7 +121,7 @@ enum Operation : int32_t {
   kOr,
   kExp2Lifted,
   kLogSumTerm,
-  kLogSumTerm16,  // of numbers of 16 bits, as are these
+  kLogSumTerm16,  // for numbers of 16 bits, like the others with 16
   kFma,
   kWhere,
   kLogSum,
@@ -131,8 +130,8 @@ enum Operation : int32_t {
   kLogSumRest16,
   kExp2BelowFloat16,
   kExp2BelowBfloat16,
-  kElementwise,  // how many there are
-  // Of integers; those that compare give a truth value, and kFloat a floating number.
+  kElementwise,  // the number of elementwise operations
+  // Integers. Comparisons give a truth value, and kFloat a floating number.
   kIntegerNegative = kElementwise,
   kIntegerAdd,
   kIntegerSubtract,
@@ -143,23 +142,23 @@ enum Operation : int32_t {
   kIntegerEqual,
   kIntegerNotEqual,
   kFloat,
-  // Of row sections.
+  // Row sections.
   kLoadRow,        // to = per_row operand a
   kLoadLabel,      // to = label or integer operand a
-  kColumns,        // to = how many columns there are
+  kColumns,        // to = the number of columns
   kSpread,         // tile register to = row register a
-  kIntegerSpread,  // the same of integers
+  kIntegerSpread,  // the same for integers
   kStoreRow,       // per_row result a = row register b
-  // Of tile sections.
-  kLoad,        // to = operand a, its half b
-  kLoadMask,    // to = mask a
-  kColumn,      // to = the number of the column, an integer
-  kKeep,        // to = whether the random word is at least floating constant `extra`, an integer
-                // from 1 to 2^32; integer row registers: a is the seed, b the offset, c the number
-                // of the batch's first element (-1: it is 0)
-  kStore,       // full or halves result a = tile register b, its half c
+  // Tile sections.
+  kLoad,      // to = operand a, its half b
+  kLoadMask,  // to = mask a
+  kColumn,    // to = the index of the column, an integer
+  kKeep,   // to = the random word is at least floating constant `extra`, an integer from 1 to 2^32;
+           // integer row registers: a is the seed, b the offset, c the index of the batch's first
+           // element (-1: it is 0)
+  kStore,  // full or halves result a = tile register b, its half c
   kAddColumns,  // row result a += tile register b
-  // Reductions of tile register a into row register `to`; `extra` is the number of the reduction.
+  // Reductions of tile register a into row register `to`; `extra` is the index of the reduction.
   kSum,
   kMax,
   kArgmax,  // into an integer row register
@@ -170,7 +169,8 @@ __attribute__((always_inline)) constexpr bool is_reduction(int32_t operation) {
   return operation >= kSum && operation < kOperations;
 }
 
-// Set in an operation whose value is still there where a row is one piece: an earlier phase had it.
+// A flag of an operation with a value from an earlier phase, which still exists if a row is one
+// piece.
 constexpr int32_t kAgain = 1 << 16;
 
 struct Instruction {
@@ -181,13 +181,13 @@ struct Instruction {
 };
 constexpr int32_t kInstructionWords = sizeof(Instruction) / sizeof(int32_t);
 
-// How many registers an elementwise operation reads. (Always inline, as all that the files of each
-// instruction set use.)
+// Returns how many registers an elementwise operation reads. Always inline, as is everything that
+// files of several instruction sets use.
 __attribute__((always_inline)) constexpr int arity(int32_t operation) {
   return operation < kAdd ? 1 : operation < kFma ? 2 : 3;
 }
 
-// Whether it takes many times what an addition takes.
+// Returns true if the operation takes many times as long as an addition.
 constexpr bool takes_long(int32_t operation) {
   return (operation >= kExp && operation <= kGeluSigmoid2) || operation == kExpCoarse ||
          operation == kExpLow || (operation >= kSigmoidFloat16 && operation < kAdd) ||
@@ -195,12 +195,12 @@ constexpr bool takes_long(int32_t operation) {
          (operation >= kLogSum && operation < kElementwise) || operation == kKeep;
 }
 
-// More than any program of use has; bounds what a malformed one can ask for.
+// Limits on the requests of a malformed program, larger than any real program needs.
 constexpr int32_t kMostRegisters = 1 << 12;
 constexpr int32_t kMostPhases = 1 << 10;
 constexpr int32_t kMostInstructions = 1 << 16;
 
-// A program that was checked: where its parts are among its words.
+// A validated program: pointers to the parts of its bytecode.
 struct View {
   Header header;
   const int32_t* constants;
@@ -211,7 +211,7 @@ struct View {
   const Instruction* code;
   int32_t instructions;
 
-  // Pairs are halves; their arrays say so.
+  // Returns halves for pairs, too: bridge_program_array::pairs tells them apart.
   __attribute__((always_inline)) Role operand_role(int32_t i) const {
     return operand_has_pairs(i) ? Role::halves : static_cast<Role>(operand_roles[i]);
   }
@@ -226,19 +226,20 @@ struct View {
   }
 };
 
-// The largest random word for which kKeep drops an element: its threshold, among the constants of a
-// program, less 1, which has 32 bits.
+// Returns the largest random word for which kKeep drops an element: constant i, a threshold from 1
+// to 2^32, minus 1.
 __attribute__((always_inline)) inline uint32_t last_dropped(const int32_t* constants, int32_t i) {
   double threshold;
   memcpy(&threshold, constants + 2 * i, sizeof threshold);
   return static_cast<uint32_t>(static_cast<int64_t>(threshold) - 1);
 }
 
-// Finds the parts of a program, and checks all but its instructions: enough to tell its arrays.
+// Finds the parts of a program and checks everything but its instructions: enough to describe its
+// arrays.
 bool outline(const int32_t* words, int64_t count, View* view, const char** why);
 
-// Reads and checks words of any content, so that a program which passes reads and writes nothing
-// but its own registers, operands and results. On failure *why is a message, and false is returned.
+// Reads and checks words of any content: a program that passes reads and writes only its own
+// registers, operands and results. On failure returns false and sets *why to a message.
 bool read(const int32_t* words, int64_t count, View* view, const char** why);
 
 }  // namespace bridge::interpreter

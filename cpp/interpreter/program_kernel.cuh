@@ -1,5 +1,6 @@
-// The interpreter of programs on CUDA: what a thread does. A row has a team of threads, each of
-// which computes one of its elements after another; what a row has one of, each computes alike.
+// The interpreter of programs on CUDA: the code of a thread. A row has a row team, each thread of
+// which computes one of the row's elements after the other. Every thread computes all per-row
+// values.
 #ifndef BRIDGE_INTERPRETER_PROGRAM_KERNEL_CUH_
 #define BRIDGE_INTERPRETER_PROGRAM_KERNEL_CUH_
 
@@ -15,7 +16,7 @@
 
 namespace bridge::interpreter {
 
-// compute() of an operation in [kBegin, kEnd), found by halving.
+// Calls compute() for an operation in [kBegin, kEnd), found by bisection.
 template <int32_t kBegin, int32_t kEnd, class Real>
 BRIDGE_DEVICE Real evaluate(int32_t operation, Real a, Real b, Real c) {
   if constexpr (kEnd - kBegin == 1) {
@@ -123,8 +124,8 @@ class ProgramThread {
     }
   }
 
-  // ---- Reductions: nodes of the tree stand on a stack, one for each bit of their number, as in a
-  // binary counter; those of the present chunk above those of the chunks before. ----
+  // ---- Reductions: nodes of the tree are on a stack, one for each 1 bit in their number, as in a
+  // binary counter. The nodes of the current chunk are above those of earlier chunks. ----
 
   BRIDGE_DEVICE int32_t depth_after(int64_t number) const {
     int32_t depth = depth_ + 1;
@@ -142,7 +143,7 @@ class ProgramThread {
     real(in.extra) = Real(-__builtin_inf());
     if (in.operation == kArgmax) integer(in.c) = 0;
   }
-  // Where the row has no element.
+  // Called for a column that the row lacks.
   BRIDGE_DEVICE void pass_over(const Packed& in) {
     if (in.operation == kSum) push(in.extra, leaf_, Real(-0.0));
   }
@@ -170,13 +171,13 @@ class ProgramThread {
     integer(in.to) = best_of_team(place, [](int64_t a, int64_t b) { return a < b; });
   }
 
-  // In the order of row_sum_tree.h; every thread gets the sum.
+  // Returns the sum to every thread of the team, in the order of row_sum_tree.h.
   BRIDGE_DEVICE Real sum_of_team(Real value) {
     constexpr int kWarps = kProgramThreads / simt::kWarpThreads;
     const int warps = program_.team / simt::kWarpThreads;
     if (warps > 1) {
       Real* shared = reinterpret_cast<Real*>(exchanged_);
-      simt::sync();  // what was exchanged before has been read
+      simt::sync();  // the previous exchange has been read
       shared[in_team_] = value;
       simt::sync();
       Real part[kWarps];
@@ -207,7 +208,7 @@ class ProgramThread {
     const int warps = program_.team / simt::kWarpThreads;
     if (warps == 1) return value;
     T* shared = reinterpret_cast<T*>(exchanged_);
-    simt::sync();  // what was exchanged before has been read
+    simt::sync();  // the previous exchange has been read
     if (in_team_ % simt::kWarpThreads == 0) shared[in_team_ / simt::kWarpThreads] = value;
     simt::sync();
     for (int i = 0; i < warps; ++i) value = is_better(shared[i], value) ? shared[i] : value;
@@ -258,13 +259,13 @@ class ProgramThread {
                            static_cast<uint64_t>(col_);
     const math::Philox drawn = math::philox(static_cast<uint64_t>(integer(in.a)),
                                             static_cast<uint64_t>(integer(in.b)), index / 4);
-    // No index is taken at run time, which would move the words out of registers.
+    // No index is computed at run time: that would move the words out of registers.
     const uint32_t low = index % 2 != 0 ? drawn.words[1] : drawn.words[0];
     const uint32_t high = index % 2 != 0 ? drawn.words[3] : drawn.words[2];
     return truth<Real>((index % 4 >= 2 ? high : low) > in.extra);
   }
 
-  // The thread has the column in all rows of a lane.
+  // Adds a term to a column sum. The same thread has the column in all rows of a leaf.
   BRIDGE_DEVICE void add_column(uint32_t sum, Real term) {
     Real& kept = static_cast<Real*>(
         program_.sums)[(sum * program_.lanes.count + lane_) * program_.cols + col_];
@@ -371,16 +372,16 @@ class ProgramThread {
   const Params& params_;
   const KernelProgram& program_;
   const int threads_;
-  const int in_team_;  // the thread's number there
+  const int in_team_;  // index of the thread in its team
   int64_t* exchanged_;
   int64_t* integers_;
   Real* reals_;
   int64_t lane_ = 0;
-  int32_t in_lane_ = 0;  // the present row's number there
+  int32_t in_lane_ = 0;  // index of the current row in its leaf
   int64_t row_ = 0;
   int64_t col_ = 0;
-  int32_t leaf_ = 0;   // the present element's number among the thread's in the chunk
-  int32_t depth_ = 0;  // of the stacks
+  int32_t leaf_ = 0;   // index of the current element among the thread's in the chunk
+  int32_t depth_ = 0;  // depth of the stacks
 };
 
 template <class Number, int kBytes>

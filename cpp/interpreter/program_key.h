@@ -1,5 +1,5 @@
-// What tells programs apart that were compiled: their words, less the constants that are read from
-// a call's words, and the dtypes by which they were specialised.
+// The cache key of a compiled program: its bytecode without the constants read from a call, and the
+// dtypes it was specialized for.
 #ifndef BRIDGE_INTERPRETER_PROGRAM_KEY_H_
 #define BRIDGE_INTERPRETER_PROGRAM_KEY_H_
 
@@ -19,8 +19,8 @@ inline uint64_t mixed(uint64_t hash, uint64_t word) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// Of the words of a program that was checked, but for its floating constants. Four chains, so that
-// one multiplication needs not wait for the other.
+// Returns a hash of the bytecode of a validated program, without its floating constants. Four
+// chains let the multiplications overlap.
 inline uint64_t hash_of(const int32_t* words, int64_t count) {
   uint64_t chain[4] = {1, 2, 3, 4};
   int64_t i = kHeaderWords + 2 * words[7];
@@ -35,7 +35,7 @@ inline uint64_t hash_of(const int32_t* words, int64_t count) {
   return mixed(hash, static_cast<uint64_t>(count));
 }
 
-// Whether numbers of constants are rising, and none is one that the program lacks.
+// Returns true if the numbers are ascending indices of constants of the program.
 inline bool are_constants(const View& view, const std::vector<int32_t>& numbers) {
   int32_t least = 0;
   for (const int32_t number : numbers) {
@@ -47,9 +47,9 @@ inline bool are_constants(const View& view, const std::vector<int32_t>& numbers)
 
 struct ProgramKey {
   std::vector<int32_t> words, dtypes;
-  std::vector<int32_t> free;  // numbers of those constants, rising
+  std::vector<int32_t> free;  // ascending indices of the constants that are read from a call
 
-  // `given` are those of operands, then of results.
+  // `given`: the dtypes of operands, then results.
   ProgramKey(const View& view, const int32_t* code, int64_t count, const int32_t* given,
              std::vector<int32_t> free_constants = {})
       : words(code, code + count), free(std::move(free_constants)) {
@@ -59,7 +59,7 @@ struct ProgramKey {
       dtypes.push_back(kept(view.result_role(i), given[view.header.operands + i]));
   }
 
-  // Whether it is a program with these words, as far as it tells them apart.
+  // Returns true if a bytecode is equal to this one in all but the free constants.
   bool is_of(const int32_t* code, int64_t count) const {
     if (words.size() != static_cast<size_t>(count)) return false;
     int64_t from = 0;
@@ -71,7 +71,7 @@ struct ProgramKey {
     return is_same(code, from, count);
   }
 
-  // Whether a call is one of it.
+  // Returns true if a call has this bytecode and these dtypes.
   bool is_of(const bridge_program& call) const {
     if (!is_of(call.code, call.words)) return false;
     const int32_t* roles = call.code + kHeaderWords + 2 * (call.code[7] + call.code[8]);
@@ -90,7 +90,8 @@ struct ProgramKey {
                   static_cast<size_t>(end - from) * sizeof(int32_t)) == 0;
   }
 
-  // Integers of a row are read by their dtype, and truth values are bytes.
+  // Integers are not part of the key, because machines read them by the call's dtype. Both dtypes
+  // of masks are the same bytes.
   static int32_t kept(Role role, int32_t dtype) {
     if (role == Role::label || role == Role::integer) return -1;
     return role == Role::mask ? static_cast<int32_t>(BRIDGE_BOOL) : dtype;

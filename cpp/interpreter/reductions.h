@@ -1,5 +1,5 @@
-// Reductions along the rows of a tile, for the files that are compiled once for each instruction
-// set: include it there only.
+// Reductions along the rows of a tile. Include it only in files compiled once for each instruction
+// set.
 #ifndef BRIDGE_INTERPRETER_REDUCTIONS_H_
 #define BRIDGE_INTERPRETER_REDUCTIONS_H_
 
@@ -17,8 +17,8 @@ struct Terms {
   inline __attribute__((always_inline)) Real term(int64_t i) const { return from[i]; }
 };
 
-// The sum of `count` terms, 1 to kSumChunk; of those behind the last whole step the tail has a
-// step, padded with -0.0.
+// Returns the sum of `count` terms, 1 to kSumChunk, in the order of row_sum_tree.h. `tail` holds
+// the terms behind the last whole step, padded with -0.0 to a step.
 template <class Real>
 inline __attribute__((always_inline)) Real sum_terms(const Real* terms, const Real* tail,
                                                      int64_t count) {
@@ -39,13 +39,14 @@ inline __attribute__((always_inline)) Real sum_terms(const Real* terms, const Re
                             : sum_steps<true, Real>(steps + 1, from, last);
 }
 
-// The same of whole steps.
+// The same for whole steps, without a tail.
 template <class Real>
 Real sum_of_steps(const Real* terms, int64_t count) {
   return sum_terms(terms, terms, count);
 }
 
-// Less than a step of terms, and -0.0 behind them; there is a step of numbers.
+// Writes `count` terms, fewer than kStep, and -0.0 up to a whole step. A whole step of `terms` is
+// readable.
 template <class Real>
 inline void pad_step(const Real* terms, int64_t count, Real* to) {
   BRIDGE_INDEPENDENT
@@ -57,7 +58,7 @@ using interpreter::lowest_order;
 using interpreter::number_of;
 using interpreter::order_of;
 
-// The larger of an order and a number's.
+// Returns the larger of `largest` and the order of `x`.
 template <class Real>
 inline __attribute__((always_inline)) typename math::Format<Real>::SignedBits larger_order(
     typename math::Format<Real>::SignedBits largest, Real x) {
@@ -65,14 +66,16 @@ inline __attribute__((always_inline)) typename math::Format<Real>::SignedBits la
   return order > largest ? order : largest;
 }
 
-// The pattern of an element as an integer.
+// The unsigned integer type with the size of T.
 template <class T>
 using BitsOf = std::conditional_t<sizeof(T) == 2, uint16_t,
                                   std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
 
-// The largest of some numbers, in the order of order.h; -infinity's of none. Their patterns are
-// compared as integers: where any is positive the largest signed one is that of the largest number,
-// else the smallest; a NaN is a larger one than infinity's, and, with a sign, unsigned.
+// Returns the largest order (order.h) of `count` numbers; the order of -infinity if there are none.
+// The loop compares bit patterns as integers. If any number is positive, the largest number has the
+// largest signed pattern; otherwise it has the smallest signed pattern. A NaN without a sign has a
+// larger signed pattern than infinity, and a NaN with a sign has a larger unsigned pattern than
+// -infinity.
 template <class Real, class T>
 typename math::Format<Real>::SignedBits largest_order(const T* x, int64_t count) {
   using Bits = BitsOf<T>;
@@ -94,8 +97,9 @@ typename math::Format<Real>::SignedBits largest_order(const T* x, int64_t count)
   return order_of(to_real<Real>(math::bit_cast<T>(bits)));
 }
 
-// Copies a chunk with -infinity in the place of what is not less than the largest number of its
-// row, and says how much that is: what equals it, or all where it is NaN.
+// Copies a chunk to `less` with -infinity in place of each element equal to `largest`, the largest
+// number of the row. Returns the number of such elements. +0 equals -0; if `largest` is NaN, every
+// element counts as equal.
 template <class Real, class T>
 int64_t set_apart(const T* x, int64_t count, Real largest, T* less) {
   using Bits = BitsOf<T>;
@@ -104,7 +108,7 @@ int64_t set_apart(const T* x, int64_t count, Real largest, T* less) {
   const Bits all = static_cast<Bits>(~Bits(0)), size = static_cast<Bits>(~sign);
   const Bits compared = largest == largest ? (largest == 0 ? size : all) : Bits(0);
   const Bits equal = math::bit_cast<Bits>(math::round_to<T>(largest)) & compared;
-  Bits found = 0;  // a chunk has fewer elements than any of these types counts
+  Bits found = 0;  // no overflow: a chunk has 1,024 elements
   BRIDGE_INDEPENDENT
   for (int64_t i = 0; i < count; ++i) {
     const Bits bits = math::bit_cast<Bits>(x[i]);
@@ -115,7 +119,8 @@ int64_t set_apart(const T* x, int64_t count, Real largest, T* less) {
   return static_cast<int64_t>(found);
 }
 
-// The place of the first of some numbers that compares equal to one of them; of the first NaN.
+// Returns the index of the first of `count` numbers that equals `value`, or of the first NaN if
+// `value` is NaN; 0 if there is none.
 template <class Real>
 int64_t place_of(Real value, const Real* x, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -124,13 +129,14 @@ int64_t place_of(Real value, const Real* x, int64_t count) {
   return 0;
 }
 
-// The column of the first of a row's largest numbers, as they compare.
+// Returns the column of the first largest number of a row, where -0 equals +0.
 template <class Real>
 int64_t place_of_largest(const Real* x, int64_t cols) {
   return place_of(number_of<Real>(largest_order<Real>(x, cols)), x, cols);
 }
 
-// The sums of rows of a chunk at most that stand side by side, with a step of numbers behind them.
+// Writes the sum of each of `count` adjacent rows of at most kSumChunk columns. A whole step is
+// readable behind the last row.
 template <class Real>
 void sum_rows(const Real* x, int64_t count, int64_t cols, Real* to) {
   if (cols == 0) return fill(to, count, Real(-0.0));
@@ -144,28 +150,28 @@ void sum_rows(const Real* x, int64_t count, int64_t cols, Real* to) {
   }
 }
 
-// Columns from the first on to the last.
+// Columns from `first` to `last`, both included.
 struct ColumnRange {
   int64_t first, last;
 
   bool has(int64_t col) const { return first <= col && col <= last; }
 };
 
-// A reduction of a part of a row's columns.
+// The result of a reduction over one part of a row's columns.
 template <class Real>
 struct PartReduction {
-  Real node;  // of the sum
+  Real node;  // of the sum's tree
   typename math::Format<Real>::SignedBits largest;
   ColumnRange range;
   int64_t place;
 };
 
-// A row's reduction so far, where the row comes in several pieces.
+// The state of a reduction over a row that arrives in several pieces.
 template <class Real>
 struct Reduction {
   ChunkTree<Real> tree;
   typename math::Format<Real>::SignedBits largest;
-  ColumnRange range;  // where the pieces begin that have the largest
+  ColumnRange range;  // first columns of the first and the last piece with the largest number
   int64_t place;
 
   void begin() {
@@ -175,20 +181,22 @@ struct Reduction {
     place = 0;
   }
 
-  // A whole chunk, or what is left of a row: what is behind it in its last step is overwritten.
+  // Adds a whole chunk, or the rest of a row. Overwrites the numbers behind `count` in the last
+  // step of `x`.
   void add_chunk(Real* x, int64_t count) {
     const int64_t whole = count / kStep * kStep;
     if (whole != count) pad_step(x + whole, count - whole, x + whole);
     tree.add(sum_of_steps(x, round_up(count)));
   }
 
-  // One whose quarters are added.
+  // Adds a chunk with its four quarters already added to each other.
   void add_quarters(Lanes<Real, kSumQuarter>& sum) { tree.add(fold_quarters(sum)); }
 
-  // A chunk with so many terms that are 1, and others that are 0.
+  // Adds a chunk in which `ones` terms are 1 and the others are 0.
   void add_count(int64_t ones) { tree.add(static_cast<Real>(ones)); }
 
-  // The only term of the row that is not -0.0: whichever chunk it is in, the sum is the same.
+  // Adds the only term of the row that is not -0.0. The sum does not depend on the term's chunk,
+  // because x + -0.0 is x.
   void add_alone(int64_t place, Real term) {
     alignas(64) Real terms[kStep];
     fill(terms, kStep, Real(-0.0));
@@ -197,7 +205,7 @@ struct Reduction {
   }
 
   using Order = typename math::Format<Real>::SignedBits;
-  // Of a piece, or of a part.
+  // Takes the largest order of the pieces that begin at columns `from.first` to `from.last`.
   void take_order(Order order, ColumnRange from) {
     if (order > largest) range.first = from.first;
     if (order >= largest) largest = order, range.last = from.last;
@@ -207,7 +215,8 @@ struct Reduction {
     take_order(largest_order<Real>(x, count), {col, col});
   }
 
-  // The column of the first of the largest, as numbers compare; of the first NaN.
+  // Takes the column of the first largest number of a piece, where -0 equals +0 and NaN is the
+  // largest.
   void take_place(const Real* x, int64_t col, int64_t count) {
     const Real before = number_of<Real>(largest);
     const Real here = number_of<Real>(largest_order<Real>(x, count));
@@ -216,10 +225,10 @@ struct Reduction {
     place = col + place_of(here, x, count);
   }
 
-  // What this is of a part of a row, all of which has been taken.
+  // Returns the result for a part of a row, once all its pieces are taken.
   PartReduction<Real> part() { return {tree.end(), largest, range, place}; }
-  // The parts of a row in their order, each of as many chunks, a power of two, but the last, which
-  // may have fewer: then their sums are nodes of one level.
+  // Takes the next part of the row, in order. All parts but the last have the same number of
+  // chunks, a power of two: the sums of parts are nodes of one level of the tree.
   void take_part(int32_t operation, const PartReduction<Real>& part) {
     if (operation == interpreter::kSum) return tree.add(part.node);
     if (operation == interpreter::kMax) return take_order(part.largest, part.range);
@@ -230,12 +239,12 @@ struct Reduction {
   }
 };
 
-// One whose pieces are shorter than a chunk, which they divide.
+// A reduction over pieces that are shorter than a chunk and divide it.
 template <class Real>
 struct PiecewiseReduction : Reduction<Real> {
   alignas(64) Real chunk[kSumChunk];
 
-  // The piece from column `col` on of a row of `cols` columns.
+  // Adds `count` columns from `col` on of a row of `cols` columns.
   void add(const Real* x, int64_t col, int64_t count, int64_t cols) {
     const int64_t at = col % kSumChunk, end = at + count;
     copy(chunk + at, x, count);

@@ -1,5 +1,5 @@
-// The instructions of any section, loops over registers, for the files that are compiled once for
-// each instruction set: include it there only.
+// Instructions for any section, as loops over registers. Include it only in files compiled once for
+// each instruction set.
 #ifndef BRIDGE_INTERPRETER_REGISTER_LOOPS_H_
 #define BRIDGE_INTERPRETER_REGISTER_LOOPS_H_
 
@@ -49,7 +49,7 @@ constexpr ElementwiseTable<Real> make_table() {
 template <class Real>
 constexpr ElementwiseTable<Real> kTable = make_table<Real>();
 
-// Unsigned, so that what overflows wraps around.
+// Computes in unsigned integers, so that an overflow wraps around.
 template <class Function>
 inline void combine(int64_t* to, const int64_t* a, const int64_t* b, int64_t count,
                     const Function& function) {
@@ -64,7 +64,8 @@ inline void compare(Real* to, const int64_t* a, const int64_t* b, int64_t count,
   for (int64_t i = 0; i < count; ++i) to[i] = truth<Real>(function(a[i], b[i]));
 }
 
-// Registers stand kWidth numbers apart; `count` of each, a multiple of kStep, are computed.
+// Runs an instruction on the first `count` numbers of each register, a multiple of kStep. Registers
+// are kWidth numbers apart.
 template <int64_t kWidth, class Real>
 void run_on_registers(const Instruction& in, int32_t operation, Real* reals, int64_t* integers,
                       int64_t count) {

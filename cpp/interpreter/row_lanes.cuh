@@ -1,4 +1,4 @@
-// The rows of a lane (row_lanes.h).
+// The rows of one unit of RowLanes (row_lanes.h): a leaf of the column sums, or a single row.
 #ifndef BRIDGE_INTERPRETER_ROW_LANES_CUH_
 #define BRIDGE_INTERPRETER_ROW_LANES_CUH_
 
@@ -8,7 +8,7 @@
 namespace bridge::interpreter {
 
 struct LaneOfRows {
-  int64_t first;  // row, of all batches
+  int64_t first;  // first row, counted over all batches
   int32_t count;  // of rows
 
   BRIDGE_DEVICE LaneOfRows(const RowLanes& lanes, int64_t number) {

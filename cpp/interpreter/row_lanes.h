@@ -1,5 +1,4 @@
-// How the rows of a call with column sums are dealt to teams of threads on CUDA. Host and device
-// code.
+// Distribution of the rows of a call with column sums over row teams on CUDA. Host and device code.
 #ifndef BRIDGE_INTERPRETER_ROW_LANES_H_
 #define BRIDGE_INTERPRETER_ROW_LANES_H_
 
@@ -7,14 +6,15 @@
 
 namespace bridge::interpreter {
 
-// A team goes down the rows of a lane of column_sum_tree.h and adds up on the way what it has of
-// them; a sixteenth is left for the rest of the tree. Where there are too few lanes for that, each
-// of these is a single row, and a kernel of its own adds them.
+// A row team goes down the 16 rows of a leaf of column_sum_tree.h (a "lane" in these names) and
+// adds its column sums on the way, so that the rest of the tree has a sixteenth of the work. If
+// there are too few leaves for all teams, each unit is a single row, and a kernel of its own adds
+// the rows.
 struct RowLanes {
   int64_t count;       // of all batches
-  int64_t of_batch;    // of one
-  int64_t batch_rows;  // rows of one
-  int32_t rows;        // of a lane, but for the last one of a batch
+  int64_t of_batch;    // of one batch
+  int64_t batch_rows;  // rows of one batch
+  int32_t rows;        // of a leaf; the last leaf of a batch may have fewer
 };
 
 }  // namespace bridge::interpreter

@@ -1,6 +1,6 @@
-// The elements of arrays that a loop reads and writes one after the other: where they lie side by
-// side in memory, there; else in a tile that they are gathered into. For the files that are
-// compiled once for each instruction set: include it there only.
+// The elements of arrays as a loop reads and writes them in order: in place if they are adjacent in
+// memory, otherwise gathered in a tile. Include it only in files compiled once for each instruction
+// set.
 #ifndef BRIDGE_INTERPRETER_STREAMS_H_
 #define BRIDGE_INTERPRETER_STREAMS_H_
 
@@ -10,8 +10,9 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
-// A half of an operand or a result, in elements of so many bytes; converted ones are numbers of the
-// arithmetic type, whatever the array has. A converted vector is one for all rows of a batch.
+// One half of an operand or a result, in elements of `bytes` bytes. A converted stream has numbers
+// of the arithmetic type, whatever the dtype of the array. `is_vector`: a converted vector that all
+// rows of a batch share.
 struct Stream {
   int32_t array;
   int32_t half;
@@ -20,7 +21,7 @@ struct Stream {
   bool is_vector;
 };
 
-// Columns of rows from the `row`-th of some on.
+// Columns [col, col + width) of `rows` rows of `here`, from its `row`-th on.
 struct Piece {
   const Position& here;
   int64_t row, rows;
@@ -31,7 +32,7 @@ struct Piece {
     return here.data(array, interpreter::element_of(array, here.call.cols, stream.half, col)) +
            row * here.row_stride(array) * bytes;
   }
-  // Whether its elements lie side by side in memory.
+  // Returns true if the elements of the piece are adjacent in memory.
   bool is_run(const bridge_program_array& array) const {
     return array.col_stride == 1 && (rows == 1 || here.row_stride(array) == width);
   }
@@ -40,12 +41,12 @@ struct Piece {
   }
 };
 
-// Where elements of some rows are that lie side by side in each of them; null where they do not.
+// The addresses of rows with adjacent elements; `first` is null if the elements are not adjacent.
 struct Line {
   char* first;
   int64_t row_bytes;
   int64_t element_bytes;
-  bool is_converted = false;  // already, to the arithmetic type
+  bool is_converted = false;  // already converted to the arithmetic type
 
   static Line of(const Position& here, const bridge_program_array& array, const Stream& stream) {
     const Piece piece{here, 0, 1, 0, 0};
@@ -56,7 +57,8 @@ struct Line {
   char* at(int64_t row, int64_t col) const { return first + row * row_bytes + col * element_bytes; }
 };
 
-// Where the elements of an operand are.
+// Returns the address of an operand's elements: in the array, or in `tile` if they must be gathered
+// or converted.
 template <class Real>
 const char* loads_of(const Stream& stream, const Piece& piece, char* tile) {
   const bridge_program_array& array = piece.here.call.operand[stream.array];
@@ -79,13 +81,13 @@ const char* loads_of(const Stream& stream, const Piece& piece, char* tile) {
   return tile;
 }
 
-// Where the elements of a result are to be written.
+// Returns the address to write a result's elements to: in the array, or `tile`.
 inline char* stores_of(const Stream& stream, const Piece& piece, char* tile) {
   const bridge_program_array& array = piece.here.call.result[stream.array];
   return piece.is_adjacent(array, stream) ? piece.first_of(array, stream) : tile;
 }
 
-// Brings what was written into the tile to the result.
+// Copies a result from the tile to the array, if it was written into the tile.
 template <class Real>
 void write_stores(const Stream& stream, const Piece& piece, const char* tile) {
   const bridge_program_array& array = piece.here.call.result[stream.array];
@@ -105,7 +107,7 @@ void write_stores(const Stream& stream, const Piece& piece, const char* tile) {
   }
 }
 
-// The same for both halves of a result, pairs that lie side by side; `stream` is the first.
+// The same for both halves of a result of adjacent pairs; `stream` is the first half.
 template <class Real>
 void write_pairs(const Stream& stream, const Piece& piece, const char* even, const char* odd) {
   const bridge_program_array& array = piece.here.call.result[stream.array];

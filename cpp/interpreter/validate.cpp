@@ -21,7 +21,7 @@ bool is_dtype_of(Role role, int32_t dtype) {
   }
 }
 
-// How many elements an array of the role has, if it is as large as the call allows.
+// Returns true if an array of the role has any element in this call.
 bool has_elements(Role role, bool has_rows, const bridge_program& call) {
   return has_rows &&
          (role == Role::per_row || role == Role::label || role == Role::integer || call.cols > 0);
@@ -91,7 +91,7 @@ bridge_status check_arrays(const bridge_program& call, const View& view, char* m
   }
   if (call.cols < 0 || __builtin_mul_overflow(rows, call.cols, &elements) ||
       elements > INT64_MAX / 64) {
-    return fail("too many elements, or fewer than none", 0);
+    return fail("cols is negative, or there are too many elements", 0);
   }
   for (int32_t i = 0; i < call.operands; ++i) {
     const Role role = view.operand_role(i);
@@ -106,14 +106,14 @@ bridge_status check_arrays(const bridge_program& call, const View& view, char* m
   for (int32_t i = 0; i < call.results; ++i) {
     const Role role = view.result_role(i);
     if (!is_floating(call.result[i].dtype)) return fail("the dtype of a result", i);
-    // Column sums are zeros where there are no rows.
+    // Column sums over no rows are written too, as zeros.
     const bool writes = role == Role::row ? call.cols > 0 : has_elements(role, has_rows, call);
     if (writes && call.result[i].data == nullptr) return fail("a result is null", i);
     if (writes && !is_aligned(call.result[i])) {
       return fail("a result is not aligned to its elements", i);
     }
     if (role == Role::row && call.result[i].col_stride != 1 && call.cols > 1) {
-      return fail("the columns of a column sum lie apart", i);
+      return fail("the columns of a column sum are not adjacent", i);
     }
   }
   return BRIDGE_OK;

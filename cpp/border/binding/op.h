@@ -1,11 +1,11 @@
-// What the native module knows of an op: one row of one table, which calls from Python and from XLA
-// both read.
+// The description of an op for the native module: one row of one table, which calls from Python and
+// from XLA both read.
 //
 // An op is described by a traits struct:
 //
 //   using Bound;                      // the C struct, or LoopedCall of it: see row_binding.h
 //   static constexpr OpCounts kCounts;
-//   static bool bind(const Arguments&, Bound*, CallError*);  // false: *error says why
+//   static bool bind(const Arguments&, Bound*, CallError*);  // false: sets *error
 //   static int64_t elements(const Bound&);           // of the largest array
 //   static bridge_status run_on_cpu(const <C struct>*, const bridge_executor*);
 //   using CudaWorkspace, CudaRun;                // types of the entry points in the CUDA library
@@ -29,15 +29,15 @@ constexpr size_t kMaxOperands = BRIDGE_MAX_PROGRAM_OPERANDS;
 constexpr size_t kMaxResults = BRIDGE_MAX_PROGRAM_RESULTS;
 constexpr size_t kMaxAttributes = 8;
 
-// The words of a program (interpreter/program.h), for the op that runs any; and what was found in
-// them, where that was kept.
+// The bytecode of a program (interpreter/program.h), for the op that runs any program. `known` is
+// the checked program, if a cache has it.
 struct Code {
   const int32_t* words = nullptr;
   int64_t count = 0;
   const interpreter::KnownProgram* known = nullptr;
 };
 
-// A call as it came in, by position. Absent places are there, but not `present`.
+// The arguments of a call, by position. An absent argument has an entry that is not `present`.
 struct Arguments {
   const Operand* operands;
   size_t operand_count;
@@ -48,7 +48,7 @@ struct Arguments {
   bool results_are_fresh = false;  // nothing else can lie in their memory
   Code code = {};
 
-  // The places after the last that the caller gave are absent.
+  // Returns operand i. The operands after the last given one are absent.
   const Operand& operand(size_t i) const {
     static const Operand absent;
     return i < operand_count ? operands[i] : absent;
@@ -64,14 +64,15 @@ struct OpCounts {
   size_t attributes;
 };
 
-// Two entry points of the CUDA library, of the types that the op knows; nullptr where it lacks one.
+// Two entry points of the CUDA library, cast to the types that the op knows; nullptr if the library
+// lacks one.
 struct CudaEntry {
   void* workspace = nullptr;
   void* run = nullptr;
 };
 
-// Holds the C struct of any op and is not cleared: to clear what is not in use would cost a tiny
-// call more than all else that is done for it.
+// Storage for the C struct of any op. It is not cleared: clearing unused bytes would cost a tiny
+// call more than everything else.
 constexpr size_t kMaxCallBytes = 10240;
 struct CallStorage {
   alignas(16) unsigned char bytes[kMaxCallBytes];
@@ -90,27 +91,28 @@ struct Op {
 constexpr size_t kOpCount = 3;
 extern const Op* const kOps[kOpCount];
 
-// nullptr if there is none.
+// Returns the op of this name; nullptr if there is none.
 const Op* find_op(const char* name);
 
-// Whether the numbers of operands, results and attributes are right; then the op's own bind.
+// Checks the numbers of operands, results and attributes, then calls the op's own bind.
 bool bind(const Op& op, const Arguments& arguments, CallStorage* call, CallError* error);
 
-// Whether an op is told what to compute by words.
+// Returns true if an op runs a bytecode.
 inline bool has_code(const Op& op) { return op.counts.results == kAsInCode; }
 
-// Whether an op can have so many results.
+// Returns true if an op can have `count` results.
 inline bool can_have_results(const Op& op, size_t count) {
   return has_code(op) ? count <= kMaxResults : count == op.counts.results;
 }
 
 bool not_whole(const char* name, double value, double lowest, double highest, CallError* error);
 
-// Reads an attribute that is a whole number between `lowest` and `highest`, which Integer holds.
+// Reads an attribute that must be a whole number from `lowest` to `highest`. Integer holds all of
+// these.
 template <class Integer>
 bool read_whole(const char* name, double value, double lowest, double highest, Integer* out,
                 CallError* error) {
-  if (value >= lowest && value <= highest) {  // NaN is not
+  if (value >= lowest && value <= highest) {  // false for NaN
     *out = static_cast<Integer>(value);
     if (static_cast<double>(*out) == value) return true;
   }
@@ -119,10 +121,9 @@ bool read_whole(const char* name, double value, double lowest, double highest, I
 
 bool read_finite(const char* name, double value, double* out, CallError* error);
 
-constexpr double kExactHighest = 9007199254740992.0;  // 2^53: whole numbers a double counts to
+constexpr double kExactHighest = 9007199254740992.0;  // 2^53: exact for whole numbers up to it
 
-// Calls kernel(C struct) for all of a call; LoopedCall has an overload that may do so several
-// times.
+// Calls kernel(C struct) for a call. The overload for LoopedCall may call it several times.
 template <class Bound, class Kernel>
 bridge_status for_each_kernel_call(const Bound& call, Kernel kernel) {
   return kernel(&call);

@@ -1,4 +1,4 @@
-// What DLPack and XLA FFI alike reduce a tensor to before an op looks at it.
+// A tensor from DLPack or XLA FFI in the common form that ops read.
 #ifndef BRIDGE_BORDER_BINDING_OPERAND_H_
 #define BRIDGE_BORDER_BINDING_OPERAND_H_
 
@@ -14,7 +14,7 @@ namespace bridge::border {
 
 enum class Device : int32_t { cpu, cuda };
 
-// Dtypes that masks and integer operands of most ops come in.
+// The dtypes of masks and of the integer operands of most ops.
 enum : int32_t {
   kNoDtype = -1,
   kBool = BRIDGE_BOOL,
@@ -23,7 +23,7 @@ enum : int32_t {
   kUint32 = BRIDGE_UINT32
 };
 
-// A tensor as it came in. Shape and strides belong to the producer and live as long as the call.
+// An operand or a result. Shape and strides belong to the producer and live as long as the call.
 struct Operand {
   bool present = false;
   void* data = nullptr;
@@ -36,13 +36,13 @@ struct Operand {
   bool read_only = false;
 };
 
-// Why a call cannot be made. `unreadable` is the position of the operand whose strides the kernels
-// cannot walk, which the caller may copy and try again; -1 for errors that a copy does not mend.
+// The reason for an invalid call. `unreadable` is the position of an operand with unsupported
+// strides: the caller may copy it and try again. It is -1 if a copy does not help.
 struct CallError {
   std::string message;
   int32_t unreadable = -1;
 
-  // Always false, for `return error->set(...)`.
+  // Returns false, for `return error->set(...)`.
   bool set(std::string text) {
     message = std::move(text);
     return false;
@@ -55,10 +55,10 @@ inline int64_t item_bytes(int32_t dtype) {
   return bytes[dtype];
 }
 
-// "float32"; "a dtype that no op takes".
+// Returns a name such as "float32", or "a dtype that no op takes".
 const char* describe_dtype(int32_t dtype);
 
-// Shape in brackets, as Python prints a list: "[2, 3]".
+// Returns the shape in brackets, as Python prints a list: "[2, 3]".
 std::string describe_shape(const Operand& operand);
 
 bool is_empty(const Operand& operand);
@@ -74,8 +74,8 @@ inline bool same_device(const Operand& a, const Operand& b) {
   return a.device == b.device && a.device_index == b.device_index;
 }
 
-// The first `count` of kCapacity operands, absent: to clear the others would cost a tiny call more
-// than all else that is done for it.
+// The first `count` of kCapacity operands, absent. The others are not cleared: that would cost a
+// tiny call more than everything else.
 template <size_t kCapacity>
 class AbsentOperands {
  public:
@@ -89,7 +89,8 @@ class AbsentOperands {
   alignas(Operand) unsigned char storage_[kCapacity * sizeof(Operand)];
 };
 
-// An empty tensor may have no address; for the library no address means no operand.
+// Returns the address of an operand, never null. An empty tensor may have no address, but for the
+// library a null address means an absent operand.
 void* address_of(const Operand& operand);
 
 }  // namespace bridge::border

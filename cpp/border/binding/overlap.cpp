@@ -29,7 +29,8 @@ bool identical(const Footprint& a, const Footprint& b) {
   return true;
 }
 
-// The distance in bytes of which every run's start is a multiple, from the first run; 0: one run.
+// Returns the largest number of bytes that divides the distance of every run from the first run; 0
+// for a single run.
 int64_t pitch_of(const Footprint& array) {
   int64_t pitch = 0;
   for (int32_t i = 0; i < array.dims; ++i) {
@@ -38,8 +39,8 @@ int64_t pitch_of(const Footprint& array) {
   return pitch * item_bytes(array.dtype);
 }
 
-// Two column ranges of one matrix, as chunk() gives them: the extents interleave, no byte is
-// shared. Modulo the common pitch each array is a single run.
+// Returns true for two column ranges of one matrix, as chunk() makes them: their extents
+// interleave, but they share no byte. Modulo the common pitch each array is a single run.
 bool interleaved(const Footprint& a, const Footprint& b) {
   const int64_t pitch = std::gcd(pitch_of(a), pitch_of(b));
   if (pitch == 0) return false;
@@ -54,8 +55,9 @@ bool share_memory(const Footprint& a, const Footprint& b) {
   return first.first < second.end && second.first < first.end && !interleaved(a, b);
 }
 
-// Every element of the array at its own address (sufficient, and true of every array that one
-// allocation and slicing can make): each dimension steps over all that the finer ones reach.
+// Returns true if every element of the array has its own address: each dimension steps over the
+// whole reach of the finer ones. The test is sufficient, and every array made by one allocation and
+// slicing passes it.
 bool is_injective(const Footprint& array) {
   int64_t reach = array.cols;
   uint64_t done = 0;

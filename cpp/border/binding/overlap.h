@@ -1,4 +1,4 @@
-// Whether an output shares memory with an operand in a way that the kernels cannot take.
+// A check for outputs that share memory with operands in an unsupported way.
 #ifndef BRIDGE_BORDER_BINDING_OVERLAP_H_
 #define BRIDGE_BORDER_BINDING_OVERLAP_H_
 
@@ -9,7 +9,7 @@
 
 namespace bridge::border {
 
-// Where an array that is not empty lies: runs of adjacent elements, numbered by dimensions.
+// The memory of a nonempty array: runs of adjacent elements, one for each index of the dimensions.
 struct Footprint {
   const char* name;  // "the output", "a row vector"
   const void* data;
@@ -18,11 +18,12 @@ struct Footprint {
   int32_t dims;
   const int64_t* size;
   const int64_t* stride;  // in elements
-  bool may_be_output;     // an operand whose own memory the first output may be
+  bool may_be_output;     // an operand that the first output may be in place
 };
 
-// The first output may be an operand that allows it; any other shared byte is an error, and so is
-// an output whose own elements share memory (an expanded tensor).
+// Returns false and sets *error if an output shares a byte with another array, or if its own
+// elements share memory (an expanded tensor). Only the first output may be an operand, one that
+// allows it.
 bool check_overlap(const Footprint* outputs, size_t output_count, const Footprint* operands,
                    size_t operand_count, CallError* error);
 

@@ -1,4 +1,4 @@
-// Programs from operands: how arrays of each role lie over the rows and the columns of a call.
+// Binding of programs: places the arrays of each role over the rows and the columns of a call.
 #include "border/binding/op.h"
 #include "border/binding/overlap.h"
 #include "interpreter/interpreter.h"
@@ -11,7 +11,7 @@ using interpreter::Role;
 using interpreter::View;
 
 constexpr size_t kMaxArrays = kMaxOperands + kMaxResults;
-// Leading dimensions before those that can be walked as one are.
+// The most leading dimensions, before some are merged.
 constexpr int32_t kMaxLeading = 64;
 
 struct BoundProgram : bridge_program {
@@ -75,7 +75,7 @@ class ProgramBinding {
     return is_result(i) ? out_->result_arrays[i - operands_] : out_->operand_arrays[i];
   }
 
-  // The arrays that are there are those of the program, in its order.
+  // Collects the present arrays: those of the program, in its order.
   bool collect() {
     const auto take = [&](const Operand* from, size_t count) {
       for (size_t i = 0; i < count; ++i) {
@@ -117,7 +117,7 @@ class ProgramBinding {
     return true;
   }
 
-  // The size of a leading dimension.
+  // Returns the size of leading dimension d.
   int64_t size_of(int32_t d) const { return arrays_[0]->shape[d]; }
 
   bool wrong_shape(size_t i) const {
@@ -140,7 +140,7 @@ class ProgramBinding {
       return error_->set(name_of(i) + " is not on the device of " + name_of(0));
     }
     if (is_result(i) && own.read_only) return error_->set(name_of(i) + " is read-only");
-    int64_t compact[kMaxLeading + 2];  // strides, where none are stated
+    int64_t compact[kMaxLeading + 2];  // strides of an array that states none
     if (own.ndim > leading_ + 2) return wrong_shape(i);
     int64_t elements = 1;
     for (int32_t d = own.ndim - 1; d >= 0; --d) {
@@ -148,7 +148,8 @@ class ProgramBinding {
       elements *= own.shape[d];
     }
     const int64_t* const strides = own.strides != nullptr ? own.strides : compact;
-    // Dimensions [first, last) of the array are leading ones of the call from `from` on.
+    // Takes dimensions [first, last) of the array as leading dimensions of the call, from `from`
+    // on.
     const auto lead = [&](int32_t first, int32_t last, int32_t from) {
       for (int32_t d = first; d < last; ++d) {
         const int32_t at = from + d - first;
@@ -198,7 +199,8 @@ class ProgramBinding {
     return fits || wrong_shape(i);
   }
 
-  // int64 [*batch], or uint32 [*batch, 2] with the low word first: the same memory.
+  // Reads an integer operand: int64 [*batch], or uint32 [*batch, 2] with the low word first, which
+  // has the same memory.
   bool read_integer(size_t i, const int64_t* strides) const {
     const Operand& own = *arrays_[i];
     const bool in_words = own.dtype == kUint32;
@@ -213,7 +215,7 @@ class ProgramBinding {
       for (int32_t d = 0; d < batch_ndim_; ++d) readable = readable && strides[d] % 2 == 0;
       if (!readable) {
         error_->unreadable = place_[i];
-        return error_->set(name_of(i) + " has strides that the kernels cannot walk");
+        return error_->set(name_of(i) + " has strides that the kernels do not support");
       }
     }
     array_of(i).dtype = BRIDGE_INT64;
@@ -245,8 +247,8 @@ class ProgramBinding {
     return false;
   }
 
-  // Merges leading dimensions that every array walks as one. Batches stay apart from rows where
-  // something is one's own, as the numbers of random words are.
+  // Merges leading dimensions that are equally spaced in every array. Batches are not merged with
+  // rows if anything belongs to a batch: a column sum, an integer, or the indices of random words.
   bool walk() {
     bool separate = draws();
     for (size_t i = 0; i < count_; ++i) {
@@ -266,7 +268,7 @@ class ProgramBinding {
                    (size == 1 ? true : stride_[i][at[dims - 1]] == stride_[i][d] * size);
         }
         if (merges) {
-          // Of a dimension of one no stride counts.
+          // The stride of a dimension of size 1 has no meaning.
           if (size != 1) at[dims - 1] = d;
           call.size[dims - 1] *= size;
           continue;
@@ -285,7 +287,8 @@ class ProgramBinding {
     return true;
   }
 
-  // More dimensions than the kernels walk: an array that is compact takes none away from others.
+  // Sets the error for more dimensions than the kernels support. An operand that is not compact is
+  // marked as unreadable: after a copy, more dimensions merge.
   bool too_many() const {
     for (size_t i = 0; i < operands_; ++i) {
       const Operand& own = *arrays_[i];
@@ -298,7 +301,7 @@ class ProgramBinding {
       if (error_->unreadable >= 0) break;
     }
     return error_->set("the arrays have more than " + std::to_string(BRIDGE_MAX_DIMS) +
-                       " dimensions that cannot be walked as one");
+                       " dimensions that cannot be merged");
   }
 
   bool check_memory() const {
@@ -347,12 +350,13 @@ class ProgramBinding {
   const Operand* arrays_[kMaxArrays];
   int32_t place_[kMaxArrays];
   int32_t leading_ = 0, batch_ndim_ = 0;
-  bool has_columns_ = true;  // or each batch is one number
+  bool has_columns_ = true;  // false: each batch is one number
   int64_t cols_ = 0;
   int64_t stride_[kMaxArrays][kMaxLeading];
 };
 
-// operands: those of the program; results: its results; attributes: batch_ndim, index_cols.
+// The op that runs programs. Operands and results are the program's; attributes: batch_ndim,
+// index_cols.
 struct Program {
   using Bound = BoundProgram;
   using CudaWorkspace = decltype(&::bridge_program_cuda_workspace);

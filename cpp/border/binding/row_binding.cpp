@@ -43,7 +43,7 @@ bool RowBinding::bind(const RowArray* arrays, size_t count, bool causal, bool fr
     const Operand& operand = arrays[i].array;
     data_[i] = operand.present ? static_cast<char*>(address_of(operand)) : nullptr;
   }
-  if (is_empty(first)) {  // there is nothing to walk
+  if (is_empty(first)) {  // there are no rows
     dims_ = 1;
     size_[0] = 0;
     for (size_t i = 0; i < count; ++i) stride_[i][0] = 0;
@@ -99,7 +99,7 @@ bool RowBinding::check(size_t i, CallError* error) const {
   return !(is_output && operand.read_only) || error->set(std::string(array.name) + " is read-only");
 }
 
-// Columns are adjacent, or one for all in a mask.
+// Reads the column stride of an array: 1, or 0 for a mask that has one column.
 bool RowBinding::read_columns(size_t i, CallError* error) {
   const RowArray& array = arrays_[i];
   const Operand& operand = array.array;
@@ -114,13 +114,13 @@ bool RowBinding::read_columns(size_t i, CallError* error) {
   col_stride_[i] = operand.strides[last];
   if (col_stride_[i] == 1 || (is_mask && col_stride_[i] == 0)) return true;
   if (array.kind != RowArray::output) error->unreadable = static_cast<int32_t>(i);
-  return error->set(std::string(array.name) + " has strides that the kernels cannot walk");
+  return error->set(std::string(array.name) + " has strides that the kernels do not support");
 }
 
-// Merges the leading dimensions, from the last on. With `causal` that of the queries stays alone.
+// Merges the leading dimensions, from the last on. `causal`: the dimension of queries stays alone.
 bool RowBinding::walk(int32_t leading, CallError* error) {
   const Operand& first = arrays_[0].array;
-  int64_t compact[kMaxRowArrays];  // the stride of a dimension of an array that states none
+  int64_t compact[kMaxRowArrays];  // the stride of dimension d in an array that states none
   for (size_t i = 0; i < count_; ++i) {
     const Operand& operand = arrays_[i].array;
     compact[i] = operand.ndim > 0 ? operand.shape[operand.ndim - 1] : 1;
@@ -148,7 +148,7 @@ bool RowBinding::walk(int32_t leading, CallError* error) {
     }
     if (dims_ == kMaxWalkDims) {
       return error->set("the arrays have more than " + std::to_string(kMaxWalkDims) +
-                        " dimensions that cannot be walked as one");
+                        " dimensions that cannot be merged");
     }
     size_[dims_] = size;
     for (size_t i = 0; i < count_; ++i) stride_[i][dims_] = stride[i];

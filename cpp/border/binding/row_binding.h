@@ -1,4 +1,4 @@
-// Binding of arrays over rows that leading dimensions number: the operands of softmax and its
+// Binding of arrays with rows along the leading dimensions: the operands of softmax and its
 // derivative. A mask broadcasts to them from the right.
 #ifndef BRIDGE_BORDER_BINDING_ROW_BINDING_H_
 #define BRIDGE_BORDER_BINDING_ROW_BINDING_H_
@@ -11,21 +11,22 @@
 namespace bridge::border {
 
 constexpr size_t kMaxRowArrays = 4;
-// Dimensions that do not collapse with each other. An output whose every dimension has at least
-// two elements could not have more and fit into memory.
+// The most dimensions that cannot be merged with each other. An output with more of them, each of
+// at least two elements, would not fit into memory.
 constexpr int32_t kMaxWalkDims = 40;
 constexpr int32_t kMaxLoopDims = kMaxWalkDims - BRIDGE_MAX_DIMS;
 
-// The dimensions that a kernel's own do not reach: it is called once for each of their positions.
+// The dimensions beyond the limit of a kernel, which is called once for each of their indices.
 struct RowLoops {
   int32_t dims = 0;
   int32_t arrays;
-  int64_t size[kMaxLoopDims];  // these and below: innermost first
+  int64_t size[kMaxLoopDims];  // here and below: innermost first
   char* data[kMaxRowArrays];
   int64_t bytes[kMaxRowArrays][kMaxLoopDims];
 };
 
-// kPlace gives the arrays of a C struct new addresses, in the order in which they were bound.
+// A call with such loops. kPlace sets the addresses of the arrays in a C struct, in the order in
+// which they were bound.
 template <class C, void (*kPlace)(C*, char* const*)>
 struct LoopedCall {
   C call;
@@ -64,17 +65,17 @@ struct RowArray {
   const Operand& array;
 };
 
-// Collapses the leading dimensions of all arrays together, into as few as walk each of them.
+// Merges the leading dimensions of all arrays together, into as few as possible.
 class RowBinding {
  public:
-  // The first array gives shape, dtype and device; it must be there, and so must the output, which
-  // comes last. The position of an operand is that in `arrays`.
-  // With `fresh` no other array can lie in the memory of the output.
+  // Binds the arrays. The first array gives shape, dtype and device; it must be present, and so
+  // must the output, which is the last array. error->unreadable is an index into `arrays`. `fresh`:
+  // no other array can share memory with the output.
   bool bind(const RowArray* arrays, size_t count, bool causal, bool fresh, CallError* error);
 
   void write(bridge_row_space* space, RowLoops* loops) const;
   int32_t dtype() const { return arrays_[0].array.dtype; }
-  // nullptr for an absent array.
+  // Returns nullptr for an absent array.
   char* data(size_t array) const { return data_[array]; }
   int64_t col_stride(size_t array) const { return col_stride_[array]; }
   void write_strides(size_t array, int64_t stride[BRIDGE_MAX_DIMS]) const;
@@ -90,7 +91,7 @@ class RowBinding {
   size_t count_;
   bool causal_;
   int64_t cols_;
-  // Innermost first.
+  // Merged dimensions, innermost first.
   int32_t dims_ = 0;
   int64_t size_[kMaxWalkDims];
   int64_t stride_[kMaxRowArrays][kMaxWalkDims];

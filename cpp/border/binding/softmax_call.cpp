@@ -1,10 +1,10 @@
-// softmax and softmax_derivative from operands.
+// Bindings of softmax and softmax_derivative.
 #include "border/binding/row_binding.h"
 
 namespace bridge::border {
 namespace {
 
-// The addresses of a call's arrays, in the order in which they are bound.
+// Sets the addresses of a call's arrays, in the order in which they are bound.
 void place_softmax(bridge_softmax* call, char* const* data) {
   call->x.data = data[0];
   call->mask.data = reinterpret_cast<const uint8_t*>(data[1]);
@@ -37,7 +37,7 @@ void write_rows(const RowBinding& binding, size_t array, C* rows) {
   binding.write_strides(array, rows->stride);
 }
 
-// operands: x, mask; result: y; attributes: scale, causal.
+// The op softmax. Operands: x, mask; result: y; attributes: scale, causal.
 struct Softmax {
   using Bound = LoopedCall<bridge_softmax, place_softmax>;
   using CudaWorkspace = decltype(&::bridge_softmax_cuda_workspace);
@@ -72,7 +72,7 @@ struct Softmax {
   }
 };
 
-// operands: u, v, w; result: full; attributes: scale, causal, terms.
+// The op softmax_derivative. Operands: u, v, w; result: full; attributes: scale, causal, terms.
 struct SoftmaxDerivative {
   using Bound = LoopedCall<bridge_softmax_derivative, place_derivative>;
   using CudaWorkspace = decltype(&::bridge_softmax_derivative_cuda_workspace);

@@ -56,7 +56,7 @@ bool describe(const DLTensor& tensor, Operand* operand) {
   return true;
 }
 
-// torch's current stream, asked in Python: where no exchange table tells it.
+// Finds torch's current stream through Python, if no exchange table has it.
 bool torch_stream(int32_t device_index, void** stream) {
   PyObject* torch = PyImport_ImportModule("torch._C");
   if (torch == nullptr) return false;
@@ -70,8 +70,8 @@ bool torch_stream(int32_t device_index, void** stream) {
 
 }  // namespace
 
-// Looked up once per type: the few tensor types of a process stay for its lifetime, so the
-// references kept here leak nothing that would ever be freed.
+// Looks a table up once for each type. The few tensor types of a process live as long as the
+// process, so these references leak nothing that would be freed.
 const DLPackExchangeAPI* exchange_table(PyTypeObject* type) {
   struct Entry {
     PyTypeObject* type;
@@ -135,7 +135,7 @@ bool Borrowed::read_by_method(PyObject* object, Operand* operand) {
                  Py_TYPE(object)->tp_name);
     return false;
   }
-  // A versioned capsule says whether the memory may be written; older producers do not know the
+  // A versioned capsule tells if the memory may be written. Older producers do not know the
   // keyword.
   PyObject* keywords = Py_BuildValue("{s:(ii)}", "max_version", DLPACK_MAJOR_VERSION, 0);
   PyObject* arguments = PyTuple_New(0);
@@ -148,7 +148,7 @@ bool Borrowed::read_by_method(PyObject* object, Operand* operand) {
   Py_DECREF(keywords);
   Py_DECREF(method);
   if (capsule_ == nullptr) return false;
-  // The capsule stays unconsumed: its own destructor gives the memory back when it is dropped.
+  // The capsule stays unconsumed: its own destructor releases the memory when it is dropped.
   if (PyCapsule_IsValid(capsule_, "dltensor_versioned")) {
     auto* managed = static_cast<DLManagedTensorVersioned*>(
         PyCapsule_GetPointer(capsule_, "dltensor_versioned"));

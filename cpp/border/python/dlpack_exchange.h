@@ -1,4 +1,4 @@
-// Python objects to operands through DLPack, without a copy and without owning anything.
+// Conversion of Python objects to operands through DLPack, without a copy and without ownership.
 #ifndef BRIDGE_BORDER_PYTHON_DLPACK_EXCHANGE_H_
 #define BRIDGE_BORDER_PYTHON_DLPACK_EXCHANGE_H_
 
@@ -11,14 +11,14 @@ namespace bridge::border {
 
 constexpr int32_t kMostDimensions = 64;  // of a tensor of torch
 
-// The table by which tensors of a type are exchanged; nullptr where it has none.
+// Returns the DLPack exchange table of a tensor type; nullptr if it has none.
 const DLPackExchangeAPI* exchange_table(PyTypeObject* type);
 
-// The stream on which torch works on a device now; `type` is one of its tensors'. False with a
-// Python exception set.
+// Finds torch's current stream on a device. `type` is a type of torch's tensors. Returns false with
+// a Python exception set.
 bool find_stream(PyTypeObject* type, int32_t device_index, void** stream);
 
-// Holds what a producer lent for the length of a call.
+// Holds the memory of a producer for the length of a call.
 class Borrowed {
  public:
   Borrowed() = default;
@@ -31,7 +31,7 @@ class Borrowed {
   // read through that table in well under a microsecond; anything else through __dlpack__().
   bool read(PyObject* object, Operand* operand);
 
-  // The stream on which torch works on the operand's device now; nullptr on the CPU.
+  // Torch's current stream on the operand's device; nullptr on the CPU.
   void* stream = nullptr;
 
  private:

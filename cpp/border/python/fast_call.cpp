@@ -13,7 +13,7 @@ PyObject* kRecord;
 // Calls on fewer elements run in the calling thread, whatever the thread count.
 constexpr int64_t kFewElements = 1 << 14;
 
-// Whether an operand lies in memory row-major and without gaps.
+// Returns true if an operand is row-major in memory, without gaps.
 bool is_compact(const Operand& operand) {
   int64_t elements = 1;
   for (int32_t i = operand.ndim - 1; i >= 0; --i) {
@@ -25,14 +25,16 @@ bool is_compact(const Operand& operand) {
   return true;
 }
 
-// Whether operand `i` is a number that the kernels may take for rows: to add a bias to it is an
-// error, which they do not know. Programs hold all operands but the first against their roles.
+// Returns true if operand `i` is a scalar that the kernels would take for rows. For instance, a
+// bias added to a scalar is an error, and the kernels do not detect it. Programs check the roles of
+// all operands but the first.
 bool is_doubtful(const Op& op, const Operand& operand, size_t i) {
   return operand.ndim == 0 && is_floating(operand.dtype) && (i == 0 || !has_code(op));
 }
 
-// Tells the plan of a variant with code before its first call on a device, -1 being the CPU, so
-// that it can have that compiled. Devices from 62 on are told of again with every call.
+// Calls plan.met(device) before the first call of a variant with code on a device (-1: the CPU), so
+// that the plan can have the program compiled. Devices from 62 on are reported again with every
+// call.
 void meet(const Variant& variant, int32_t device) {
   const uint64_t bit = device < 62 ? uint64_t{1} << (device + 1) : 0;
   if (variant.bytes == nullptr || (variant.met & bit) != 0) return;
@@ -50,8 +52,8 @@ bool can_walk(const Kernel& self, const Given& given, size_t i) {
   return is_compact(operand) || (has_code(*self.op) && given.lent() != nullptr);
 }
 
-// Operands of an ordinary call: plain, of dtypes that a variant takes, on the current device.
-// nullptr if they are not.
+// Returns the variant for an ordinary call: the kernels can read the operands, which are of dtypes
+// that a variant takes, and on the current device. Returns nullptr for any other call.
 const Variant* find_variant(const Kernel& self, const Given& given) {
   const Operand* operands = given.operands();
   const size_t count = given.size();
@@ -71,7 +73,7 @@ const Variant* find_variant(const Kernel& self, const Given& given) {
     const bool on_cuda = operands[0].device != Device::cpu;
     PyObject* ask = self.frontend.current_device;
     if (on_cuda && (ask == Py_None || ask_number(ask) != operands[0].device_index)) return nullptr;
-    meet(variant, on_cuda ? operands[0].device_index : -1);  // the others of the list may move then
+    meet(variant, on_cuda ? operands[0].device_index : -1);  // Python code, which may add variants
     return &variant;
   }
   return nullptr;
@@ -82,10 +84,10 @@ const Variant* find_variant(const Kernel& self, PyObject* const* objects, size_t
   return given.read(objects, count) ? find_variant(self, given) : nullptr;
 }
 
-// Runs the kernel into results that are there; the outcome as run() has it.
+// Runs the kernel into existing results. Returns the outcome of run().
 int run_into(const Kernel& self, const Variant& variant, const Given& given, const Operand* results,
              bool fresh) {
-  // The thread count is asked for where it can matter.
+  // The thread count is read only if it can matter.
   const long threads = elements_of(given.operands()[0]) < kFewElements
                            ? 1
                            : ask_number(self.frontend.get_num_threads);
@@ -101,7 +103,7 @@ int run_into(const Kernel& self, const Variant& variant, const Given& given, con
               given.lent()});
 }
 
-// Describes a result that is like no operand, after the first; its sizes are written to `shape`.
+// Describes a result that is like no operand, after the first one. Writes its sizes to `shape`.
 void describe_new(const Made& made, int64_t* shape, Operand* output) {
   const int32_t last = output->ndim - 1;
   const int64_t columns = output->shape[last] * made.columns / 2;
@@ -112,8 +114,8 @@ void describe_new(const Made& made, int64_t* shape, Operand* output) {
   output->shape = shape;
 }
 
-// Memory for the wanted results, then the kernel. False where that cannot be done. While torch
-// allocates other threads run, and may add variants.
+// Allocates the wanted results, then runs the kernel. Returns false if that fails. While torch
+// allocates, other threads run and may add variants.
 bool compute(const Kernel& self, const Variant& variant, const Given& given, Fresh* results) {
   AbsentOperands<kMaxResults> outputs(variant.result_count);
   int64_t shapes[kMaxResults][kMostDimensions];
@@ -126,7 +128,7 @@ bool compute(const Kernel& self, const Variant& variant, const Given& given, Fre
     const size_t like = made.like < 0 ? 0 : static_cast<size_t>(made.like);
     const bool of_operand = like < variant.operand_count;
     const size_t number = of_operand ? like : like - variant.operand_count;
-    // Laid out as that, which is compact: but for its memory nothing is new.
+    // The result has the layout of the example, which is compact; only the memory is new.
     const Operand& example = of_operand ? given.operands()[number] : outputs[number];
     outputs[i] = example;
     outputs[i].strides = nullptr;
@@ -138,8 +140,8 @@ bool compute(const Kernel& self, const Variant& variant, const Given& given, Fre
   return run_into(self, variant, given, outputs.data(), true) == kDone;
 }
 
-// Lets autograd record the call; its results as a tuple with None for the unwanted. A program has
-// no absent operands.
+// Lets autograd record the call. Returns the results as a tuple, with None for unwanted ones. The
+// plan of a program takes no absent operands.
 PyObject* differentiate(const Variant& variant, PyObject* const* objects, size_t count) {
   PyObject* arguments[kMaxOperands + 1] = {variant.plan};
   size_t given = 1;
@@ -171,7 +173,7 @@ bool same_kind(const Operand& a, const Operand& b) {
          std::equal(a.shape, a.shape + a.ndim, b.shape);
 }
 
-// Whether `out` can take the only wanted result of the variant, which then stands in `results`.
+// Returns true if `out` can take the only wanted result of the variant, and puts it into `results`.
 bool place_only_result(const Variant& variant, const Operand* operands, const Operand& out,
                        Operand* results) {
   size_t wanted = 0;

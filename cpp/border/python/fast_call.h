@@ -1,4 +1,4 @@
-// The calls of bridge._native.Kernel: the short path of ordinary tensors.
+// The calls of bridge._native.Kernel: the fast path for ordinary tensors.
 #ifndef BRIDGE_BORDER_PYTHON_FAST_CALL_H_
 #define BRIDGE_BORDER_PYTHON_FAST_CALL_H_
 
@@ -16,17 +16,18 @@ namespace bridge::border {
 constexpr int kUnwanted = -1;
 constexpr int kLikeNone = -2;
 
-// How a result is made. One that is like no operand is laid out by the first.
+// The shape of a result and its allocation. A result that is like no operand takes dimensions of
+// the first.
 struct Made {
-  int like;         // the operand, or the earlier result counted after them, that it is allocated
-                    // like; or one of the above
-  int leading;      // how many dimensions are those of the first operand: at most all but its last
-  int columns;      // the last dimension, in halves of the first operand's; 0: there is none
-  int dtype_code;   // as in Operand
-  PyObject* dtype;  // as new_empty takes it
+  int like;  // index of the operand, or of the earlier result counted after the operands, that it
+             // is allocated like; or one of the above
+  int leading;     // leading dimensions taken from the first operand, at most all but its last
+  int columns;     // size of the last dimension, in halves of the first operand's; 0: there is none
+  int dtype_code;  // as in Operand
+  PyObject* dtype;  // the same for new_empty
 };
 
-// A combination of operand dtypes that the kernel takes, and what it means.
+// A combination of operand dtypes supported by the kernel, and the call for it.
 struct Variant {
   size_t operand_count;
   int32_t dtypes[kMaxOperands];  // as in Operand, or kUnwanted for an absent operand
@@ -34,11 +35,11 @@ struct Variant {
   size_t result_count;
   Made results[kMaxResults];
   PyObject* made;   // the tuple that `results` was read from
-  PyObject* plan;   // its method record(*operands) has autograd record a call
-  PyObject* bytes;  // that hold `code`, or null
+  PyObject* plan;   // its method record(*operands) lets autograd record a call
+  PyObject* bytes;  // object that holds `code`, or null
   Code code;
-  interpreter::KnownProgram program;  // of `code`, where that knows it
-  mutable uint64_t met = 0;           // a bit for each device on which `plan` was told of a call
+  interpreter::KnownProgram program;  // of `code`, if `code.known` points here
+  mutable uint64_t met = 0;           // one bit for each device on which plan.met was called
 };
 
 struct Kernel {
@@ -46,30 +47,31 @@ struct Kernel {
   const Op* op;
   PyObject* frontend_tuple;
   Frontend frontend;
-  std::deque<Variant>* variants;  // what is added leaves the others where they are: see `compute`
+  std::deque<Variant>* variants;  // a deque: adding leaves the others in place (see `compute`)
 };
 
-// kernel(*operands): the results as a tuple, None for the unwanted ones, recorded by autograd where
-// an operand requires a gradient. None where the call is not an ordinary one or cannot be made,
-// which the caller's general path then deals with; exceptions before that are dropped for this
-// reason: nothing has been written that anyone saw. Exceptions of `record` are passed on.
+// kernel(*operands): returns the results as a tuple, None for unwanted ones, recorded by autograd
+// if an operand requires a gradient. Returns None if the call is not an ordinary one or cannot be
+// made: the caller then takes the general path. Exceptions up to there are dropped, because nothing
+// visible has been written. Exceptions of `record` are passed on.
 PyObject* fast_call(PyObject* kernel, PyObject* const* operands, size_t flags, PyObject* keywords);
 
 // Called once, before the others. Returns false with a Python exception set.
 bool prepare_fast_call();
 
-// kernel.recorded(*operands): what an ordinary call tells autograd that is to record it; None of
-// any other call.
+// kernel.recorded(*operands): returns the plan of an ordinary call that autograd is to record; None
+// for any other call.
 PyObject* fast_recorded(PyObject* kernel, PyObject* const* operands, Py_ssize_t count);
 
-// kernel.compute(*operands): the same where nobody watches, which is not asked.
+// kernel.compute(*operands): the same as kernel(*operands), without the test for observers: there
+// must be none.
 PyObject* fast_compute(PyObject* kernel, PyObject* const* operands, Py_ssize_t count);
 
-// kernel.write(out, *operands): whether the only result has been written into `out`. False for
-// whatever is not an ordinary call that nobody watches; nothing is written then.
+// kernel.write(out, *operands): writes the only result into `out` and returns True. Returns False,
+// and writes nothing, if the call is not an ordinary one or is observed.
 PyObject* fast_write(PyObject* kernel, PyObject* const* objects, Py_ssize_t count);
 
-// Lent::run (border/torch/lent.h).
+// Implements Lent::run (border/torch/lent.h).
 int fast_run(PyObject* kernel, TorchTensor* const* operands, size_t count, bool watched,
              TorchTensor** results);
 

@@ -11,8 +11,8 @@ const Lent* kLent = nullptr;
 PyObject* kCurrentLevel;
 PyObject* kIsProfilerEnabled;
 
-// What a function without arguments answers. One that is written in C is called at once: a call
-// through the interpreter costs as much as such a function.
+// Calls a function without arguments. A function written in C is called directly, because a call
+// through Python's interpreter costs as much as such a function.
 PyObject* ask(PyObject* function) {
   if (PyCFunction_CheckExact(function) && PyCFunction_GET_FLAGS(function) == METH_NOARGS) {
     return PyCFunction_GET_FUNCTION(function)(PyCFunction_GET_SELF(function), nullptr);
@@ -20,7 +20,7 @@ PyObject* ask(PyObject* function) {
   return PyObject_CallNoArgs(function);
 }
 
-// The same for a method, unbound.
+// Calls an unbound method in the same way.
 PyObject* ask(PyObject* method, PyObject* tensor) {
   if (Py_IS_TYPE(method, &PyMethodDescr_Type)) {
     const auto* descriptor = reinterpret_cast<PyMethodDescrObject*>(method);
@@ -32,7 +32,7 @@ PyObject* ask(PyObject* method, PyObject* tensor) {
   return PyObject_CallOneArg(method, tensor);
 }
 
-// -1 with a Python exception set.
+// Returns 1 or 0; -1 with a Python exception set. Releases `answer`.
 int is_true(PyObject* answer) {
   if (answer == nullptr) return -1;
   const int truth = answer == Py_None || answer == Py_False ? 0 : PyObject_IsTrue(answer);
@@ -58,8 +58,8 @@ bool is_profiled(const Frontend& frontend) {
 
 namespace {
 
-// Whether a state has every call watched; *grad: whether autograd may record one. -1 with a Python
-// exception set.
+// Returns 1 if a state makes torch observe every call, otherwise 0; -1 with a Python exception set.
+// *grad: autograd may record calls.
 int is_observed(const Frontend& frontend, bool* grad) {
   if (kLent != nullptr) return static_cast<int>(kLent->is_observed(grad));
   const Py_ssize_t states = PyTuple_GET_SIZE(frontend.states);
@@ -72,7 +72,7 @@ int is_observed(const Frontend& frontend, bool* grad) {
   return is_enabled < 0 ? -1 : 0;
 }
 
-// Who watches every call; *grad as above.
+// Returns the observer of every call; *grad as above.
 Watch who_watches_all(const Frontend& frontend, bool* grad) {
   const int observed = is_observed(frontend, grad);
   if (observed != 0) return observed < 0 ? Watch::error : Watch::other;
@@ -101,7 +101,7 @@ Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t co
       recorded = kLent->requires_grad(kLent->of(operands[i]));
       continue;
     }
-    // The descriptor is known: finding it by its name costs more than asking it.
+    // The descriptor is known: finding it by name costs more than reading it.
     const int required = is_true(
         Py_TYPE(frontend.requires_grad)->tp_descr_get(frontend.requires_grad, operands[i], type));
     if (required < 0) return Watch::error;

@@ -1,5 +1,5 @@
-// What a tensor library tells the native module once, so that a tiny call need not go through
-// Python to find out whether it is an ordinary one.
+// Facts about a tensor library, passed to the native module once: a tiny call can then find out
+// without Python if it is an ordinary one.
 #ifndef BRIDGE_BORDER_PYTHON_FRONTEND_H_
 #define BRIDGE_BORDER_PYTHON_FRONTEND_H_
 
@@ -13,13 +13,13 @@ namespace bridge::border {
 
 struct Frontend {
   PyObject* types;            // tuple of the types of ordinary tensors
-  PyObject* states;           // tuple of functions: any that answers with truth, and it is not
+  PyObject* states;           // tuple of functions: if any returns true, a call is not ordinary
   PyObject* forward_levels;   // dict whose "_current_level" is below 0 outside forward mode
   PyObject* profiler;         // dict whose "_is_profiler_enabled" is True while a profiler runs
-  PyObject* is_grad_enabled;  // function: whether requires_grad means anything
+  PyObject* is_grad_enabled;  // function: true if requires_grad has an effect
   PyObject* requires_grad;    // descriptor of tensors
-  PyObject* is_negative;      // function (tensor): whether its memory holds the opposite numbers
-  PyObject* empty_like;       // function (tensor): memory for a result, laid out alike
+  PyObject* is_negative;      // function (tensor): true if its memory holds the negated values
+  PyObject* empty_like;       // function (tensor): memory for a result of the same layout
   PyObject* new_empty;        // function (tensor, shape, dtype=): memory for a result on its device
   PyObject* dtype_keyword;    // ("dtype",)
   PyObject* data_ptr;         // function (tensor): the address of its memory
@@ -32,32 +32,32 @@ struct Frontend {
 // exception set.
 bool read_frontend(PyObject* tuple, Frontend* frontend);
 
-// What calls torch without Python; nullptr until it is there.
+// Returns the function table of libtorch; nullptr until use_lent() has set it.
 const Lent* lent_by_torch();
 
-// Takes it from its capsule, and gives it `run`. False with a Python exception set for any other
-// object.
+// Takes the function table from its capsule and sets the table's `run`. Returns false with a Python
+// exception set for any other object.
 bool use_lent(PyObject* capsule, decltype(Lent::run) run);
 
-// Whether a profiler runs.
+// Returns true if a profiler runs.
 bool is_profiled(const Frontend& frontend);
 
 enum class Watch { error, nothing, gradient, other };
 
-// Who watches the operands: nobody, autograd alone, or a mode, tracing, a transform, a profiler,
-// a subclass. An error comes with a Python exception set.
+// Returns the observer of a call. gradient: autograd alone; other: a mode, tracing, a transform, a
+// profiler or a tensor subclass; error: a Python exception is set.
 Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t count);
 Watch who_watches(const Frontend& frontend, const Lent& lent, TorchTensor* const* operands,
                   size_t count);
 
-// Whether the memory of a tensor holds what the tensor does, which DLPack does not tell. False too,
-// with a Python exception set, where that cannot be found out.
+// Returns true if the memory of a tensor holds its values, not their negations; DLPack does not
+// tell. Returns false, with a Python exception set, if that cannot be found out.
 bool holds_its_values(const Frontend& frontend, PyObject* tensor);
 
-// An index that a Python function answers with; -1 with a Python exception set.
+// Returns the index that a Python function returns; -1 with a Python exception set.
 long ask_number(PyObject* function);
 
-// Where the memory of a tensor begins. False with a Python exception set.
+// Finds the address of a tensor's memory. Returns false with a Python exception set.
 bool find_memory(const Frontend& frontend, PyObject* tensor, void** address);
 
 // Called once, before the others. Returns false with a Python exception set.

@@ -8,13 +8,13 @@ namespace {
 TorchTensor* of_torch(Handle handle) { return static_cast<TorchTensor*>(handle); }
 PyObject* of_python(Handle handle) { return static_cast<PyObject*>(handle); }
 
-// Which ordinary tensors are of.
+// Returns `torch.Tensor`, the type of ordinary tensors.
 PyTypeObject* tensor_type(const Frontend& frontend) {
   return reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(frontend.types, 0));
 }
 
-// Memory from torch's Python functions, on the device of `first`. Sizes one by one cost half of
-// what they cost in a tuple, but for none of them.
+// Allocates a tensor with torch's Python functions, on the device of `first`. Sizes as separate
+// arguments cost half as much as in a tuple, which only a tensor without dimensions needs.
 PyObject* make_new(const Frontend& frontend, const Operand& output, PyObject* first,
                    PyObject* dtype) {
   PyObject* arguments[kMostDimensions + 2] = {first};
@@ -53,9 +53,8 @@ bool Given::read(TorchTensor* const* tensors, size_t count) {
 }
 
 bool Given::holds_its_values(size_t i) const {
-  if (lent_ != nullptr) return true;  // others are not read
-  // Masks are not asked whether their negative bit is set: what hides an element hides it with
-  // either sign.
+  if (lent_ != nullptr) return true;  // Lent::describe() rejects all others
+  // Masks are not tested for a negative bit: a nonzero value masks an element with either sign.
   const int32_t dtype = operands()[i].dtype;
   return dtype == kBool || dtype == kUint8 ||
          border::holds_its_values(frontend_, of_python(handles_[i]));
@@ -87,7 +86,7 @@ bool Fresh::add(Handle like, bool is_alike, PyObject* dtype, Operand* described)
 Handle Fresh::make(Handle like, bool is_alike, PyObject* dtype, Operand* described) const {
   const Frontend& frontend = given_.frontend();
   const Lent* lent = given_.lent();
-  // A profiler of memory sees what torch allocates.
+  // A memory profiler sees only torch's own allocations.
   if (is_kept(*described) && !is_profiled(frontend)) {
     PyObject* kept = make_kept(tensor_type(frontend), described);
     if (kept != nullptr) return lent != nullptr ? lent->take(kept) : Handle{kept};

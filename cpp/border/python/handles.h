@@ -1,5 +1,5 @@
-// Tensors as the calls of bridge._native.Kernel have them: torch's own where torch lends what is
-// asked of them (border/torch/lent.h), objects of Python's, read through DLPack, before.
+// Tensors in the calls of bridge._native.Kernel: torch's own if the function table of libtorch is
+// set (border/torch/lent.h), otherwise Python objects, read through DLPack.
 #ifndef BRIDGE_BORDER_PYTHON_HANDLES_H_
 #define BRIDGE_BORDER_PYTHON_HANDLES_H_
 
@@ -16,20 +16,21 @@ namespace bridge::border {
 // A TorchTensor or a PyObject.
 using Handle = void*;
 
-// Operands of a call, which whoever calls holds.
+// The operands of a call, which the caller owns.
 class Given {
  public:
   explicit Given(const Frontend& frontend) : frontend_(frontend), lent_(lent_by_torch()) {}
 
-  // Takes tensors, None or nullptr for what is absent. Returns false, with a Python exception or
-  // without, where one is none that kernels read.
+  // Takes tensors; None and nullptr are absent operands. Returns false, with or without a Python
+  // exception, if the kernels cannot read one of them.
   bool read(PyObject* const* objects, size_t count);
   bool read(TorchTensor* const* tensors, size_t count);
 
-  // Whether the kernels find the values of an operand that is there where they look for them.
+  // Returns true if the memory of a present operand holds its values, not their negations.
   bool holds_its_values(size_t i) const;
 
-  // The stream on which torch works on their device. False with a Python exception set.
+  // Finds torch's current stream on the operands' device. Returns false with a Python exception
+  // set.
   bool find_stream(void** stream) const;
 
   const Frontend& frontend() const { return frontend_; }
@@ -45,7 +46,7 @@ class Given {
   Tensors<kMaxOperands> tensors_;
 };
 
-// Results of a call; those that have not been handed on are dropped with it.
+// The results of a call. Releases all that have not been handed on.
 class Fresh {
  public:
   explicit Fresh(const Given& given) : given_(given) {}
@@ -53,17 +54,17 @@ class Fresh {
   Fresh& operator=(const Fresh&) = delete;
   ~Fresh();
 
-  // Adds a compact tensor like another, an operand or an earlier result, on whose device it is; or
-  // with dtype and shape of *described. `data` of that is then set. Returns false, with a Python
-  // exception or without, where there is no memory.
+  // Adds a compact tensor on the device of `like`, an operand or an earlier result: of the same
+  // dtype and shape, or with the dtype and shape of *described. Sets described->data. Returns
+  // false, with or without a Python exception, if there is no memory.
   bool add(Handle like, bool is_alike, PyObject* dtype, Operand* described);
   void add_unwanted() { handles_[count_++] = nullptr; }
 
   Handle handle(size_t i) const { return handles_[i]; }
 
-  // A tuple of them, None for the unwanted. nullptr with a Python exception set.
+  // Returns the results as a tuple, None for unwanted ones; nullptr with a Python exception set.
   PyObject* as_tuple();
-  // For nodes; nullptr for the unwanted. Returns how many there are.
+  // Hands the results to a node, nullptr for unwanted ones. Returns how many there are.
   int hand_on(TorchTensor** tensors);
 
  private:

@@ -8,7 +8,7 @@
 namespace bridge::border {
 namespace {
 
-// What the consumer of the memory holds until nothing reads it any more.
+// A tensor in reused memory. Its consumer holds it until nothing reads the memory any more.
 struct KeptTensor {
   DLManagedTensorVersioned managed;
   int64_t bytes;
@@ -21,7 +21,7 @@ void drop(DLManagedTensorVersioned* managed) {
   delete tensor;
 }
 
-// The bytes of a compact tensor; 0 where they are not to be kept.
+// Returns the bytes of a compact tensor; 0 if its memory is not to be reused.
 int64_t bytes_to_keep(const Operand& described) {
   if (described.device != Device::cpu || !is_floating(described.dtype) ||
       described.ndim > kMostDimensions) {
@@ -68,7 +68,7 @@ PyObject* make_kept(PyTypeObject* type, Operand* described) {
       0};
   void* result = nullptr;
   if (table->managed_tensor_to_py_object_no_sync(&tensor->managed, &result) != 0) {
-    PyErr_Clear();  // whoever fails may have dropped the memory: it is not touched again
+    PyErr_Clear();  // a failed consumer may have dropped the memory: it is not touched again
     return nullptr;
   }
   described->data = memory;

@@ -24,7 +24,7 @@ bool read_integer(PyObject* object, long highest, const char* what, int* out) {
   return true;
 }
 
-// `like`, or (leading, columns, dtype_code, dtype).
+// Reads the description of a result: `like`, or (leading, columns, dtype_code, dtype).
 bool read_made(PyObject* object, size_t arrays, Made* result) {
   if (!PyTuple_Check(object)) {
     return read_integer(object, static_cast<long>(arrays) - 1, "made", &result->like);
@@ -34,8 +34,7 @@ bool read_made(PyObject* object, size_t arrays, Made* result) {
                           &result->dtype) != 0;
 }
 
-// kernel.add(dtypes, attributes, made, plan[, code]): operands of these dtypes are taken from
-// now on.
+// kernel.add(dtypes, attributes, made, plan[, code]): adds a variant for operands of these dtypes.
 PyObject* add(PyObject* object, PyObject* arguments) {
   auto& self = *reinterpret_cast<Kernel*>(object);
   PyObject *dtypes, *attributes;
@@ -71,7 +70,7 @@ PyObject* add(PyObject* object, PyObject* arguments) {
     if (!read_made(made, variant.operand_count + i, &variant.results[i])) return nullptr;
   }
   try {
-    // What is malformed is told at a call.
+    // A malformed bytecode is reported by the call.
     const bool is_known =
         variant.bytes != nullptr &&
         interpreter::know(variant.code.words, variant.code.count, &variant.program);

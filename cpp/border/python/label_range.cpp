@@ -7,7 +7,7 @@
 namespace bridge::border {
 namespace {
 
-// The number of labels; -1 where they do not lie side by side.
+// Returns the number of labels; -1 if they are not adjacent in memory.
 int64_t count_of(const Operand& labels) {
   int64_t count = 1;
   for (int32_t d = labels.ndim - 1; d >= 0; --d) {
@@ -22,7 +22,7 @@ bool are_columns(const void* data, int64_t count, int64_t columns, int64_t ignor
   const auto* labels = static_cast<const Integer*>(data);
   bool all = true;
   for (int64_t i = 0; i < count; ++i) {
-    // As the kernels read them: the upper half of uint64 is negative.
+    // The kernels read labels as int64, too.
     const auto label = static_cast<int64_t>(labels[i]);
     all &= (label >= 0 && label < columns) || label == ignored;
   }
@@ -58,7 +58,7 @@ PyObject* are_columns_function(PyObject*, PyObject* const* arguments, Py_ssize_t
   bool all = false;
   if (labels.read(arguments, 1) && labels.operands()[0].present) {
     const int64_t columns = PyLong_AsLongLong(arguments[1]);
-    // A label that is a column anyway stands for none.
+    // 0 stands for no ignored label, because it is a column anyway.
     const int64_t ignored = arguments[2] == Py_None ? 0 : PyLong_AsLongLong(arguments[2]);
     all = PyErr_Occurred() == nullptr && columns > 0 &&
           are_columns(labels.operands()[0], columns, ignored);

@@ -1,5 +1,5 @@
-// Why a framework's threads: an OpenMP worker that has finished a matrix product looks out for its
-// next job for milliseconds before it sleeps. Threads beside it would share its core.
+// Kernels run on the OpenMP threads of a framework, because a worker that has finished a matrix
+// product spins for milliseconds before it sleeps. Other threads would share its core.
 #include "border/python/openmp.h"
 
 #include <pthread.h>
@@ -12,16 +12,16 @@
 namespace bridge::border {
 namespace {
 
-// The call that a compiler makes of `#pragma omp parallel`.
+// The function that a compiler calls for `#pragma omp parallel`.
 using GompParallel = void (*)(void (*region)(void*), void* data, unsigned threads, unsigned flags);
 
-// The number of the calling thread in its team.
+// Returns the index of the calling thread in its team.
 using ThreadNumber = int (*)();
 
 std::atomic<GompParallel> runtime{nullptr};
 std::atomic<ThreadNumber> thread_number{nullptr};
 
-// OpenMP's workers do not live on in a child of fork, and GNU's runtime waits for them for ever.
+// OpenMP's workers do not exist in a child of fork, and GNU's runtime would wait for them forever.
 void forget() { runtime.store(nullptr); }
 [[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, forget);
 
@@ -32,7 +32,7 @@ struct Job {
   TaskRanges tasks;
 };
 
-// What every thread of the team does. The runtime may give fewer threads than were asked for.
+// Runs on every thread of the team, which may have fewer threads than requested.
 void take_tasks(void* data) {
   Job& job = *static_cast<Job*>(data);
   job.tasks.take(job.number(), [&](int64_t task) { job.task(job.context, task); });

@@ -1,4 +1,4 @@
-// The OpenMP threads of a framework, lent to kernels.
+// Kernels on the OpenMP threads of a framework.
 #ifndef BRIDGE_BORDER_PYTHON_OPENMP_H_
 #define BRIDGE_BORDER_PYTHON_OPENMP_H_
 
@@ -8,11 +8,11 @@
 
 namespace bridge::border {
 
-// Names the runtime by two of its functions, which GNU's, LLVM's and Intel's have; 0 for none. The
-// runtime is never linked: a second one in the process would fight the first.
+// Sets the runtime by two of its functions, which GNU's, LLVM's and Intel's runtimes have; 0 for
+// none. The runtime is never linked: a second one in the process would compete with the first.
 void use_openmp(std::uintptr_t gomp_parallel, std::uintptr_t omp_get_thread_num);
 
-// An executor of `threads` threads of that runtime, or of the library's own pool.
+// Returns an executor of `threads` threads of that runtime, or of the library's own pool.
 bridge_executor cpu_executor(int32_t threads);
 
 }  // namespace bridge::border

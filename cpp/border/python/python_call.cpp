@@ -11,10 +11,10 @@
 namespace bridge::border {
 namespace {
 
-// Below this many elements giving up and taking back the interpreter lock costs more than it frees.
+// For fewer elements, releasing and retaking the GIL costs more than it gains.
 constexpr int64_t kReleaseLockFrom = 1 << 14;
 
-// Always kRaised, for `return raise_status(...)`.
+// Sets a Python exception. Returns kRaised, for `return raise_status(...)`.
 int raise_status(bridge_status status, const char* message) {
   if (status == BRIDGE_OUT_OF_MEMORY) {
     PyErr_NoMemory();
@@ -25,7 +25,7 @@ int raise_status(bridge_status status, const char* message) {
   return kRaised;
 }
 
-// Memory of the stream's own allocator, which reuses it only after the kernel.
+// A workspace from the stream's own allocator, which reuses the memory only after the kernel.
 class Workspace {
  public:
   Workspace() = default;
@@ -94,9 +94,9 @@ int run_on_cpu(const CallStorage& bound, const PythonCall& call) {
   return status == BRIDGE_OK ? kDone : raise_status(status, bridge_last_error());
 }
 
-// run(op, operands, results, attributes, threads, allocate[, code]) on any DLPack tensors, with no
-// question asked. Returns -1, or the position of an operand whose strides the kernels cannot walk;
-// nothing has been written then.
+// run(op, operands, results, attributes, threads, allocate[, code]): runs an op on any DLPack
+// tensors, without a test for observers. Returns -1, or the position of an operand with strides
+// that the kernels do not support; then nothing has been written.
 PyObject* run_function(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count < 6 || count > 7 || !PyUnicode_Check(arguments[0]) || !PyTuple_Check(arguments[1]) ||
       !PyTuple_Check(arguments[2]) || !PyTuple_Check(arguments[3]) ||

@@ -1,4 +1,4 @@
-// A call of an op on tensors that Python lent.
+// A call of an op on tensors from Python.
 #ifndef BRIDGE_BORDER_PYTHON_PYTHON_CALL_H_
 #define BRIDGE_BORDER_PYTHON_PYTHON_CALL_H_
 
@@ -9,33 +9,33 @@
 
 namespace bridge::border {
 
-// How a call ended: done, or the position of an operand whose strides the kernels cannot walk
-// (nothing has been written then), or with a Python exception set.
+// The outcome of a call: kDone; kRaised, with a Python exception set; or the position of an operand
+// with strides that the kernels do not support. Then nothing has been written.
 constexpr int kDone = -1;
 constexpr int kRaised = -2;
 
 struct PythonCall {
   const Op& op;
   Arguments arguments;
-  int32_t threads;             // how many the CPU kernels may use
+  int32_t threads;             // most threads of the CPU kernels
   void* stream;                // of the first operand's device
   PyObject* allocate;          // allocate(bytes, like): device memory for a workspace
-  void* like;                  // the first operand: an object of Python's, or a TorchTensor where
-  const Lent* lent = nullptr;  // torch is asked for memory
+  void* like;                  // the first operand: a PyObject, or a TorchTensor if `lent` is set
+  const Lent* lent = nullptr;  // function table of libtorch, which then allocates the workspace
 };
 
 int run(const PythonCall& call);
 
-// Reads the attributes of an op from a tuple of numbers. False with a Python exception set.
+// Reads the attributes of an op from a tuple of numbers. Returns false with a Python exception set.
 bool read_attributes(const Op& op, PyObject* tuple, double* attributes);
 
-// The words in a bytes object; none without one. False with a Python exception set.
+// Reads the bytecode in a bytes object; nullptr: none. Returns false with a Python exception set.
 bool read_code(const Op& op, PyObject* bytes, Code* code);
 
-// nullptr with a Python exception set.
+// Returns the op of this name; nullptr with a Python exception set.
 const Op* require_op(const char* name);
 
-// Adds the function `run` to the module. False with a Python exception set.
+// Adds the function `run` to the module. Returns false with a Python exception set.
 bool add_run(PyObject* module);
 
 }  // namespace bridge::border

@@ -1,4 +1,4 @@
-// Several tensors that Python lent, as operands.
+// Several tensors from Python, as operands.
 #ifndef BRIDGE_BORDER_PYTHON_TENSORS_H_
 #define BRIDGE_BORDER_PYTHON_TENSORS_H_
 
@@ -13,8 +13,8 @@
 
 namespace bridge::border {
 
-// Only as many places as there are tensors are ever touched: clearing them all would cost a tiny
-// call a good part of its time.
+// Only as many entries as there are tensors are ever touched: clearing all would take a good part
+// of a tiny call's time.
 template <size_t kCapacity>
 class Tensors {
  public:
@@ -25,8 +25,7 @@ class Tensors {
     while (held_ > 0) borrowed(--held_)->~Borrowed();
   }
 
-  // Reads `count` objects, of which None leaves its place absent. Returns false with a Python
-  // exception set.
+  // Reads `count` objects; None is an absent operand. Returns false with a Python exception set.
   bool read(PyObject* const* objects, size_t count) {
     if (count > kCapacity) {
       PyErr_Format(PyExc_ValueError, "%zu tensors, expected at most %zu", count, kCapacity);
@@ -41,7 +40,7 @@ class Tensors {
     return true;
   }
 
-  // The same for tensors of torch's, nullptr for an absent one; without an exception.
+  // Reads `count` torch tensors; nullptr is an absent operand. Sets no exception.
   bool read(const Lent& lent, void* const* tensors, size_t count) {
     while (held_ < count) {
       const size_t i = held_++;

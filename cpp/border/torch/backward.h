@@ -1,5 +1,5 @@
-// The backward passes of recorded calls: what all calls of a plan have in common, and how the
-// cotangents of one are made, by a kernel alone where that is all there is to do.
+// The backward passes of recorded calls: the state shared by all calls of a plan, and the
+// computation of the cotangents of one call, by a kernel alone if possible.
 #ifndef BRIDGE_BORDER_TORCH_BACKWARD_H_
 #define BRIDGE_BORDER_TORCH_BACKWARD_H_
 
@@ -21,33 +21,34 @@ namespace bridge::border::recorded {
 
 using namespace torch::autograd;
 
-// A backward pass that is one call of a kernel.
+// A backward pass for one set of given and wanted cotangents, as one call of a kernel if possible.
 struct Step {
   uint64_t bits;
-  Py_ssize_t kernel;                 // where it is in the list; -1: it is not
-  std::vector<Py_ssize_t> picked;    // its operands, of (*kept, *cotangents, None)
-  std::vector<Py_ssize_t> arranged;  // the cotangents of the operands, of its results; -1: none
+  Py_ssize_t kernel;                 // index in the list of kernels; -1: not one kernel
+  std::vector<Py_ssize_t> picked;    // its operands: indices in (*kept, *cotangents, None)
+  std::vector<Py_ssize_t> arranged;  // cotangents of the operands: indices in its results; -1: none
 };
 
-// What is the same in all calls of a plan. The Python objects that belong to it stand in a tuple
-// with the capsule that holds it, where the garbage collector sees them.
+// The state shared by all calls of a plan. Its Python objects are in a tuple with the capsule that
+// owns it, visible to the garbage collector.
 struct Recorder {
   int64_t number;
   std::string name;
-  std::vector<Py_ssize_t> kept;    // of the operands, then the results
-  std::vector<Py_ssize_t> wanted;  // of the results: what the call returns
+  std::vector<Py_ssize_t> kept;    // residuals: indices of operands, then of results
+  std::vector<Py_ssize_t> wanted;  // indices of the results that the call returns
   PyObject* members;               // the tuple, which owns this
-  std::deque<Step> steps;          // what is added leaves the others where they are
+  std::deque<Step> steps;          // a deque: adding leaves the others in place
 };
-// kKernels is a list: of each step the kernel, and what is called where it answers with None.
+// kKernels is a list: for each step the kernel, and the function to call if the kernel returns
+// None.
 enum Member : Py_ssize_t { kKernel, kOtherwise, kLikes, kOnlyStep, kPull, kKernels, kCapsule };
 
-// By number, for compiled autograd, which keeps numbers alone: recorders, and what nodes that are
-// there remember of operands (or None). Under the GIL.
+// Recorders, and the `likes` of existing nodes (or None), by number: compiled autograd can store
+// numbers only. Guarded by the GIL.
 inline std::unordered_map<int64_t, Recorder*> recorders;
 inline std::unordered_map<int64_t, PyObject*> remembered;
 
-// What pybind11 has for it asks for its own state first, which takes longer.
+// Holds the GIL. pybind11's class asks for a state of its own first, which takes longer.
 struct Gil {
   Gil() : state(PyGILState_Ensure()) {}
   Gil(const Gil&) = delete;
@@ -76,7 +77,7 @@ inline THPObjectPtr wrapped(const variable_list& tensors) {
   return tuple;
 }
 
-// An operand or a result; None is no tensor.
+// Returns the tensor of an operand or a result; an undefined one for None.
 inline at::Tensor unwrapped(PyObject* object) {
   if (object == Py_None) return {};
   TORCH_CHECK_TYPE(THPVariable_Check(object), "expected a tensor, got ", Py_TYPE(object)->tp_name);
@@ -99,7 +100,7 @@ inline Lent kLent = {
 using Operands = c10::SmallVector<const at::Tensor*, 8>;
 using Results = c10::SmallVector<at::Tensor, 4>;
 
-// Whether a kernel has run on tensors, of which those that are not there are nullptr.
+// Runs a kernel on tensors, nullptr for absent ones. Returns false if it has not run.
 inline bool run(PyObject* kernel, const Operands& operands, bool watched, Results* results) {
   if (kLent.run == nullptr) return false;
   c10::SmallVector<TorchTensor*, 8> given;
@@ -112,7 +113,7 @@ inline bool run(PyObject* kernel, const Operands& operands, bool watched, Result
   return count >= 0;
 }
 
-// The cotangents of the operands that a tuple has, at these places or in order.
+// Returns the cotangents of `count` operands from a tuple, at these places or in order.
 inline variable_list unwrapped(PyObject* tuple, size_t count,
                                const std::vector<Py_ssize_t>* places) {
   TORCH_INTERNAL_ASSERT(PyTuple_Check(tuple));
@@ -142,8 +143,8 @@ inline bool read_numbers(PyObject* tuple, std::vector<Py_ssize_t>* numbers) {
   return PyErr_Occurred() == nullptr;
 }
 
-// What makes the cotangents that `bits` asks for: first a bit for each operand, then one for each
-// cotangent that is given. The list of Python objects may grow while it is asked for.
+// Returns the step for `bits`: first one bit for each operand with a wanted cotangent, then one for
+// each given cotangent. The list of kernels may grow during the call.
 inline const Step& step_of(Recorder& recorder, uint64_t bits, size_t count, size_t given) {
   for (const Step& step : recorder.steps) {
     if (step.bits == bits) return step;
@@ -168,7 +169,7 @@ inline const Step& step_of(Recorder& recorder, uint64_t bits, size_t count, size
   return recorder.steps.back();
 }
 
-// Those of a step; nullptr where there is none.
+// Returns the operands of a step; nullptr for an absent one.
 inline Operands operands_of(const Step& step, const variable_list& saved,
                             const variable_list& cotangents) {
   Operands operands;
@@ -182,7 +183,7 @@ inline Operands operands_of(const Step& step, const variable_list& saved,
   return operands;
 }
 
-// What a kernel in Python answers, or what runs where it answers with None.
+// Calls a kernel through Python, and the next function in the list if the kernel returns None.
 inline THPObjectPtr called(PyObject* kernels, Py_ssize_t kernel, const Operands& operands) {
   std::vector<THPObjectPtr> held;
   std::vector<PyObject*> given;
@@ -200,8 +201,9 @@ inline THPObjectPtr called(PyObject* kernels, Py_ssize_t kernel, const Operands&
   return made;
 }
 
-// The cotangents of the operands. Tensors are let go of before what Python had of them: the other
-// way round Python's part would outlive its last reference, to be freed once the GIL is given up.
+// Returns the cotangents of the operands. Tensors are released before their Python objects:
+// otherwise a Python object would outlive its last reference, and be freed after the GIL is
+// released.
 inline variable_list pull(Recorder& recorder, const AutogradContext& context, size_t count,
                           PyObject* likes, variable_list saved, variable_list cotangents) {
   TORCH_INTERNAL_ASSERT(count + cotangents.size() <= 64);  // MOST_VALUES in nodes.py
@@ -218,7 +220,7 @@ inline variable_list pull(Recorder& recorder, const AutogradContext& context, si
     if (run(PyList_GET_ITEM(kernels, step.kernel), operands, true, &results)) {
       variable_list arranged(count);
       for (size_t i = 0; i < count; ++i) {
-        const auto place = static_cast<size_t>(step.arranged[i]);  // of -1: beyond them
+        const auto place = static_cast<size_t>(step.arranged[i]);  // -1: beyond all results
         if (place < results.size()) arranged[i] = results[place];
       }
       return arranged;

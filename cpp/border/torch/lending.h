@@ -1,4 +1,4 @@
-// The functions of Lent (lent.h), for the torch that this is compiled against.
+// The functions of Lent (lent.h), compiled against one version of torch.
 #ifndef BRIDGE_BORDER_TORCH_LENDING_H_
 #define BRIDGE_BORDER_TORCH_LENDING_H_
 
@@ -32,7 +32,7 @@ inline c10::TensorImpl& of_torch(TorchTensor* tensor) {
   return *reinterpret_cast<c10::TensorImpl*>(tensor);
 }
 
-// nullptr: an undefined tensor.
+// Returns a tensor that takes the reference; an undefined one for nullptr.
 inline at::Tensor taken(TorchTensor* owned) {
   if (owned == nullptr) return {};
   return at::Tensor(c10::intrusive_ptr<c10::TensorImpl>::reclaim(&of_torch(owned)));
@@ -59,7 +59,7 @@ inline PyObject* give(TorchTensor* owned) {
 
 inline void drop(TorchTensor* owned) { taken(owned); }
 
-// By bridge_dtype.
+// Torch's types, by bridge_dtype.
 constexpr at::ScalarType kTypes[] = {at::kHalf, at::kBFloat16, at::kFloat,  at::kDouble, at::kBool,
                                      at::kByte, at::kLong,     at::kUInt32, at::kChar,   at::kShort,
                                      at::kInt,  at::kUInt16,   at::kUInt64};

@@ -1,6 +1,7 @@
-// What the module of nodes (nodes.cpp), which calls torch as C++, lends to bridge._native, and what
-// it has for that: torch's Python functions read their arguments anew and give up the GIL for
-// whatever they do, and a tensor that only C++ looks at needs no object of Python's.
+// The function table of libtorch. The module of nodes (nodes.cpp), which is compiled against torch,
+// passes it to bridge._native. It is faster than torch's Python functions, which parse their
+// arguments again and release the GIL for everything they do, and it needs no Python object for a
+// tensor used in C++ alone.
 #ifndef BRIDGE_BORDER_TORCH_LENT_H_
 #define BRIDGE_BORDER_TORCH_LENT_H_
 
@@ -13,39 +14,41 @@
 
 namespace bridge::border {
 
-// A tensor of torch, a c10::TensorImpl. "Owned": with a reference that is the receiver's.
+// A tensor of torch, a c10::TensorImpl. "Owned": the receiver gets a reference and must release it.
 struct TorchTensor;
 
 struct Lent {
-  // That of an object of Python's, which owns it; nullptr where it is none.
+  // Returns the tensor of a Python object, which keeps the ownership; nullptr if it is no tensor.
   TorchTensor* (*of)(PyObject* object);
-  // That of an object which is given up, owned, and the other way round. nullptr with a Python
-  // exception set where there is no memory.
+  // Turn a reference to a Python object into an owned tensor, and back. Return nullptr with a
+  // Python exception set if there is no memory.
   TorchTensor* (*take)(PyObject* object);
   PyObject* (*give)(TorchTensor* owned);
   void (*drop)(TorchTensor* owned);
-  // Describes where its values lie in memory; false where they do not, or as opposite numbers.
+  // Describes a tensor as an operand. Returns false if its values are not in memory, or are negated
+  // there.
   bool (*describe)(TorchTensor* tensor, Operand* operand);
-  // A row-major one on the device of another, owned, *address being where it begins; nullptr where
-  // there is no memory.
+  // Returns a row-major tensor on the device of `like`, owned, and its address; nullptr if there is
+  // no memory.
   TorchTensor* (*make_empty)(TorchTensor* like, const int64_t* sizes, int32_t ndim, int32_t dtype,
                              void** address);
-  // Whether a mode, a transform or tracing sees every call; *grad: whether autograd may record one.
+  // Returns true if a mode, a transform or tracing observes every call. *grad: autograd may record
+  // calls.
   bool (*is_observed)(bool* grad);
   bool (*requires_grad)(TorchTensor* tensor);
-  // Whether a class in Python is asked what is to happen with it.
+  // Returns true if a Python class overrides operations on the tensor.
   bool (*is_overridden)(TorchTensor* tensor);
 
-  // Set by bridge._native: runs a kernel (bridge._native.Kernel) on tensors, nullptr for the absent
-  // ones, and returns how many results it has, at most BRIDGE_MAX_PROGRAM_RESULTS, owned, nullptr
-  // for the unwanted ones. -1 where it has not run: whatever else `kernel` is, calls that are not
-  // ordinary, and, where `watched` says that this is to be asked, those that anyone but the caller
-  // watches.
+  // Set by bridge._native: runs a kernel (bridge._native.Kernel) on tensors, nullptr for absent
+  // ones. Returns the number of results, at most BRIDGE_MAX_PROGRAM_RESULTS: owned tensors, nullptr
+  // for unwanted ones. Returns -1 if the kernel has not run: `kernel` is another object, the call
+  // is not an ordinary one, or, if `watched` asks for this test, the call has observers other than
+  // the caller.
   int (*run)(PyObject* kernel, TorchTensor* const* operands, size_t count, bool watched,
              TorchTensor** results);
 };
 
-// Of the capsule in which it comes.
+// The name of the capsule that holds the table.
 constexpr const char* kLentName = "bridge.torch.lent";
 
 }  // namespace bridge::border

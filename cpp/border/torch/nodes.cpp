@@ -1,6 +1,7 @@
-// Nodes of torch's graph for recorded calls: what torch.autograd.Function does, without Python for
-// what is the same in every call. A module of its own, compiled against the headers of the torch
-// that runs (bridge/torch/_adapter/nodes.py); what it lends to bridge._native is in lending.h.
+// Nodes of torch's graph for recorded calls. They do the work of torch.autograd.Function, without
+// Python for the parts common to all calls. This is a module of its own, compiled against the
+// headers of the running torch (bridge/torch/_adapter/nodes.py). lending.h has its functions for
+// bridge._native.
 
 #include <cstdint>
 #include <memory>
@@ -28,7 +29,8 @@ decltype(auto) make_node() {
   }
 }
 
-// What compiled autograd calls: of a node it has what `compiled_args` collects.
+// The backward function for compiled autograd. It has only the values of a node collected by
+// `compiled_args`.
 struct Rules {
   static constexpr bool is_traceable = false;
   static variable_list backward(AutogradContext* context, const variable_list& cotangents) {
@@ -49,7 +51,7 @@ struct Rules {
 struct RecordedNode final : CppNode<Rules> {
   Recorder* recorder = nullptr;
   PyObject* likes = nullptr;
-  int64_t number = -1;  // in `remembered`; -1: it is not there
+  int64_t number = -1;  // key in `remembered`; -1: it is not there
 
   ~RecordedNode() override {
     if (recorder == nullptr || Py_IsInitialized() == 0) return;
@@ -108,7 +110,7 @@ THPObjectPtr tuple_of(PyObject* const* operands, size_t count) {
   return tuple;
 }
 
-// The results of the call, those that are kept too, where nothing records.
+// Computes the results of the call, including residuals, without recording.
 Results computed(PyObject* members, PyObject* const* operands, size_t count) {
   const at::AutoGradMode no_grad(false);
   Results results;
@@ -130,7 +132,8 @@ Results computed(PyObject* members, PyObject* const* operands, size_t count) {
   return results;
 }
 
-// What the rules are to know of operands that are not kept; None where that is nothing.
+// Returns the facts about operands other than residuals that the derivative rules need; None if
+// they need none.
 THPObjectPtr likes_of(PyObject* members, PyObject* const* operands, size_t count) {
   PyObject* function = PyTuple_GET_ITEM(members, kLikes);
   if (function == Py_None) return THPObjectPtr(Py_NewRef(Py_None));
@@ -138,8 +141,8 @@ THPObjectPtr likes_of(PyObject* members, PyObject* const* operands, size_t count
   return THPObjectPtr(checked(PyObject_CallOneArg(function, all.get())));
 }
 
-// Puts a node behind the wanted results, where an operand has a place in the graph: what outlives
-// a transform of torch.func may require a gradient and have none.
+// Attaches a node to the wanted results, if an operand is in the graph. A tensor that outlives a
+// transform of torch.func may require a gradient without being in the graph.
 void attach(PyObject* members, PyObject* const* operands, const Results& results,
             Py_ssize_t count) {
   edge_list edges;
@@ -167,7 +170,8 @@ void attach(PyObject* members, PyObject* const* operands, const Results& results
     at::Tensor result = tensor(count + i);
     create_gradient_edge(result, node);
   }
-  // Now a result that is kept is known for one, and kept without its node, which would keep itself.
+  // Saved after the results have their node: a saved result is then known as the node's own, and
+  // saved without a reference to the node, which would be a cycle.
   variable_list kept;
   kept.reserve(recorder.kept.size());
   for (const Py_ssize_t i : recorder.kept) kept.push_back(tensor(i));
@@ -175,7 +179,8 @@ void attach(PyObject* members, PyObject* const* operands, const Results& results
   node->save_variables_to_ctx();
 }
 
-// record(*operands): the wanted results, a tensor or a tuple of several, with a node of the graph.
+// record(*operands): returns the wanted results, a tensor or a tuple of several, with a node of the
+// graph.
 PyObject* record(PyObject* members, PyObject* const* operands, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   Results results = computed(members, operands, static_cast<size_t>(count));

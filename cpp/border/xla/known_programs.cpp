@@ -10,14 +10,14 @@
 namespace bridge::border {
 namespace {
 
-// The words are a copy, for the memory of a call that is gone may hold others.
+// The bytecode is a copy, because the memory of a past call may hold another one.
 struct Entry {
   const int32_t* from;
   std::vector<int32_t> words;
   interpreter::KnownProgram program;
 };
 
-constexpr int kEntryBits = 9;  // of a thread: the calls of a large model's step are some hundreds
+constexpr int kEntryBits = 9;  // of a thread: one step of a large model has some hundreds of calls
 
 }  // namespace
 

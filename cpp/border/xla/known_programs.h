@@ -1,4 +1,4 @@
-// What was found in the words of the programs that a thread has run for XLA.
+// A cache of checked programs that a thread has run for XLA.
 #ifndef BRIDGE_BORDER_XLA_KNOWN_PROGRAMS_H_
 #define BRIDGE_BORDER_XLA_KNOWN_PROGRAMS_H_
 
@@ -10,9 +10,9 @@ struct KnownProgram;
 
 namespace bridge::border {
 
-// The program of these words, until the thread's next call of this; nullptr where they are
-// malformed. XLA hands a compiled call the same words each time it runs, and to read them takes
-// longer than a tiny call. Throws std::bad_alloc.
+// Returns the program of a bytecode, valid until the thread's next call of this function; nullptr
+// if the bytecode is malformed. XLA passes a compiled call the same memory each time it runs, and
+// reading a bytecode takes longer than a tiny call. Throws std::bad_alloc.
 const interpreter::KnownProgram* known_program(const int32_t* words, int64_t count);
 
 }  // namespace bridge::border

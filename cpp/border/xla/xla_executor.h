@@ -15,16 +15,15 @@
 
 namespace bridge::border {
 
-// The pool can schedule but not join, and its threads may all be busy with handlers that wait as
-// this one does. So the calling thread takes tasks as well, and in the end waits only for tasks
-// that a worker has begun: closures that start later find nothing left and touch nothing but
-// `Shared`.
+// The pool can schedule but not join, and all its threads may be busy with handlers that wait as
+// this one does. So the calling thread takes tasks too, and at the end waits only for tasks begun
+// by workers. Closures that start later find no task and touch nothing but `Shared`.
 class XlaExecutor {
  public:
   explicit XlaExecutor(xla::ffi::ThreadPool* pool) : pool_(pool) {}
 
   bridge_executor executor() {
-    // The pool's width does not count the calling thread, which is one of its own.
+    // The calling thread is one of the pool's, so it is not counted on top.
     return {this, static_cast<int32_t>(pool_->num_threads()), &XlaExecutor::run};
   }
 

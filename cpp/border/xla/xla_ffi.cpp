@@ -57,7 +57,8 @@ void read_buffer(const ffi::AnyBuffer& buffer, Operand* operand) {
   operand->shape = buffer.dimensions().begin();
 }
 
-// XLA passes only what is there: slots[i] is the place of the i-th buffer among the operands.
+// Reads the operands. XLA passes only the present ones: slots[i] is the position of the i-th buffer
+// among the operands.
 bool place(const ffi::RemainingArgs& args, ffi::Span<const int32_t> slots, size_t operand_count,
            Operand* operands, CallError* error) {
   if (slots.size() != args.size()) {
@@ -77,7 +78,8 @@ bool place(const ffi::RemainingArgs& args, ffi::Span<const int32_t> slots, size_
   return true;
 }
 
-// outputs: bit i is set where result i is wanted. After the results come `extra` other buffers.
+// Reads the results. Bit i of `outputs` is set if result i is wanted. `extra` other buffers follow
+// the results.
 bool place(const ffi::RemainingRets& rets, int32_t outputs, size_t result_count, size_t extra,
            Operand* results, CallError* error) {
   size_t expected = extra;
@@ -96,7 +98,7 @@ bool place(const ffi::RemainingRets& rets, int32_t outputs, size_t result_count,
   return true;
 }
 
-// What every call of an op is made of.
+// The arguments of every call of an op.
 struct FfiCall {
   const ffi::RemainingArgs& args;
   const ffi::RemainingRets& rets;
@@ -133,7 +135,7 @@ ffi::Error status_error(bridge_status status, const char* message) {
   return ffi::Error::Internal(message);
 }
 
-// XLA does not catch: whatever escaped here would end the process.
+// Catches every exception. XLA does not: one that escaped would end the process.
 template <class Body>
 ffi::Error guarded(Body body) {
   try {
@@ -176,8 +178,8 @@ ffi::Error run_on_cpu(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remain
   });
 }
 
-// The last result buffer is the workspace: memory that XLA plans, so that the call can be captured
-// into a command buffer.
+// Runs an op on CUDA. The last result buffer is the workspace: XLA plans its memory, so that the
+// call can be captured into a command buffer.
 template <size_t kOp, class... Words>
 ffi::Error run_on_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
                        ffi::Span<const double> attributes, int32_t count,
@@ -205,8 +207,9 @@ ffi::Error run_on_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingRets
   });
 }
 
-// Called when a program is compiled or loaded: before it runs, is captured into a command buffer or
-// waits in a collective for others. XLA has made contexts on all of its devices by then.
+// Loads all kernels when a program is compiled or loaded: before it runs, is captured into a
+// command buffer or waits for others in a collective. XLA has made contexts on all its devices by
+// then.
 ffi::Error prepare() {
   return guarded([] {
     prepare_cuda();
@@ -217,11 +220,11 @@ ffi::Error prepare() {
 template <class Binding>
 auto with_arguments(Binding binding) {
   return std::move(binding)
-      .RemainingArgs()                                       // the operands that are there
-      .RemainingRets()                                       // the results that are wanted
+      .RemainingArgs()                                       // the present operands
+      .RemainingRets()                                       // the wanted results
       .template Attr<ffi::Span<const double>>("attributes")  // the op's own, in its order
       .template Attr<int32_t>("count")                       // of operands, absent ones included
-      .template Attr<ffi::Span<const int32_t>>("slots")      // place of each operand
+      .template Attr<ffi::Span<const int32_t>>("slots")      // position of each operand
       .template Attr<int32_t>("outputs");                    // bit i: result i is wanted
 }
 
@@ -239,7 +242,7 @@ FfiHandlers handlers_of() {
   return {kOps[kOp], reinterpret_cast<void*>(on_cpu), reinterpret_cast<void*>(on_cuda)};
 }
 
-// The op that runs programs is told which.
+// The op that runs programs also takes a bytecode.
 template <>
 FfiHandlers handlers_of<kOpCount - 1>() {
   constexpr size_t kOp = kOpCount - 1;

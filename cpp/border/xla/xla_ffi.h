@@ -17,8 +17,8 @@ struct FfiHandlers {
 
 const std::array<FfiHandlers, kOpCount>& ffi_handlers();
 
-// A handler that takes any buffers and attributes and does nothing: what a call of it costs is
-// XLA's own part of every call. `bench` measures it.
+// A handler that takes any buffers and attributes and does nothing. The cost of its calls is XLA's
+// own part of every call; `bench` measures it.
 void* empty_handler();
 
 // The handler of every op for the stage "instantiate" on CUDA.

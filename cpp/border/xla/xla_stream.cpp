@@ -21,7 +21,8 @@ ffi::Error note(void* stream, ffi::Result<ffi::AnyBuffer>) {
   return ffi::Error::Success();
 }
 
-// It has no trait of command buffers: in one, the stream would be the one that captures it.
+// The handlers are not compatible with command buffers: there the stream would be the one that
+// captures.
 XLA_FFI_DEFINE_HANDLER(on_cpu, note_none, ffi::Ffi::Bind().Ret<ffi::AnyBuffer>());
 XLA_FFI_DEFINE_HANDLER(on_cuda, note,
                        ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().Ret<ffi::AnyBuffer>());

@@ -1,4 +1,4 @@
-// The stream on which XLA computes, which JAX tells nobody but the handlers that it calls.
+// XLA's compute stream, which JAX passes only to handlers.
 #ifndef BRIDGE_BORDER_XLA_XLA_STREAM_H_
 #define BRIDGE_BORDER_XLA_XLA_STREAM_H_
 
@@ -6,12 +6,12 @@
 
 namespace bridge::border {
 
-// Handlers of the custom call "bridge_stream", which has one result and leaves it unwritten. It
-// notes the stream that it is called on; on the CPU, where there is none, 0.
+// Handlers of the custom call "bridge_stream", which has one result and leaves it unwritten. They
+// record the stream of the call, or 0 on the CPU.
 void* stream_handler_on_cpu();
 void* stream_handler_on_cuda();
 
-// What the last such call noted; -1 before the first.
+// Returns the stream of the last such call; -1 before the first.
 int64_t noted_stream();
 
 }  // namespace bridge::border
