@@ -323,8 +323,7 @@ void check_call(Made& made, const std::vector<bridge_executor>& executors) {
 template <class Made>
 void check_streamed(int32_t dtype) {
   const int64_t heads = dtype == BRIDGE_FLOAT64 ? 2 : 4, rows = 1111;
-  const int64_t cols =
-      dtype <= BRIDGE_BFLOAT16 ? 3801 : 1901;  // rows start at any place of a cache line
+  const int64_t cols = dtype <= BRIDGE_BFLOAT16 ? 3801 : 1901;  // rows start anywhere in a line
   bridge_row_space space{};
   space.dims = 2, space.size[0] = heads, space.size[1] = rows, space.cols = cols;
   Made made(space, dtype);
