@@ -9,8 +9,8 @@ namespace bridge {
 
 #if defined(__x86_64__)
 constexpr int kIsas = 3;
-// The first macro declares, in namespace bridge, one table for each instruction set. BRIDGE_PER_ISA
-// lists their addresses.
+// BRIDGE_DECLARE_PER_ISA declares, in namespace bridge, the table of each instruction set.
+// BRIDGE_PER_ISA lists their addresses.
 #define BRIDGE_DECLARE_PER_ISA(Table, name) \
   namespace v4 {                            \
   extern const Table name;                  \
@@ -38,10 +38,10 @@ constexpr int kIsas = 1;
 // processor.
 int isa_in_use();
 
-// Returns the index of the instruction set for a call of so many elements. On a processor that has
-// been running narrower code, the first 512-bit instructions and the code after them cost more than
-// they save on a few hundred elements. Such a call uses the next narrower set, which gives the same
-// bits. A set requested by name is always used.
+// Returns the index of the instruction set for a call of `elements` elements. On a processor that
+// has been running narrower code, the first 512-bit instructions and the code after them cost more
+// than they save on a few hundred elements. Such a call uses the next narrower set, which gives the
+// same bits. A set requested by name is always used.
 int isa_for(int64_t elements);
 
 // The tables of one op, one for each instruction set, the strongest first.

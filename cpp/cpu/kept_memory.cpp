@@ -16,7 +16,7 @@ namespace bridge {
 namespace {
 
 constexpr int64_t kUnit = int64_t{2} << 20;  // a huge page
-// A block is idle after so many later blocks have been left. (Offering it to the system costs
+// A block is idle after this many later blocks have been left. (Offering it to the system costs
 // bookkeeping, a fifth of the time of a kernel that writes the block again.)
 constexpr int64_t kIdle = 256;
 

@@ -9,7 +9,7 @@
 
 namespace bridge {
 
-// Returns the number of threads worth their wake-up for so many elements: one more for every 32 Ki.
+// Returns the number of threads worth waking for `elements` elements: one more for every 32 Ki.
 // Waking a sleeping thread takes about as long as one core needs for that many elements in cache.
 inline int64_t threads_for(int64_t elements, const bridge_executor* executor) {
   if (executor == nullptr || executor->run == nullptr || executor->threads <= 1) return 1;

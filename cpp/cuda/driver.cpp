@@ -73,7 +73,7 @@ int device_of_memory(const Driver& driver, const void* memory, int* device) {
   return error;
 }
 
-// The configuration of a launch in clusters of so many blocks.
+// The configuration of a launch in clusters of `blocks` blocks.
 struct ClusterConfig {
   LaunchConfig config;
   LaunchAttribute cluster;

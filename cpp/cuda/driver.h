@@ -73,11 +73,11 @@ int enter(const Driver& driver, const void* memory, int* entered);
 // Returns the architecture of a device, such as 90; 0 if it is unknown.
 int arch_of(const Driver& driver, int device);
 
-// Launches a kernel in clusters of so many blocks, side by side in x. Returns 0 or an error.
+// Launches a kernel in clusters of `blocks` blocks, side by side in x. Returns 0 or an error.
 int launch_clusters(const Driver& driver, void* kernel, const LaunchConfig& config, int blocks,
                     void** params);
 
-// Allows a kernel so many bytes of dynamic shared memory; returns false if the GPU has less for a
+// Allows a kernel `bytes` bytes of dynamic shared memory; returns false if the GPU has less for a
 // block.
 bool allow_shared(const Driver& driver, void* kernel, size_t bytes);
 

@@ -113,8 +113,8 @@ BRIDGE_HD float gelu_by_logarithm(float h) {
 // ---- The logistic forms of gelu_logistic.h. ----
 
 // The argument of power_of_fixed is first + a (rate + cubic a^2) = 2 + (v + 8) 2^(1 - whole_bits),
-// and gain power + constant = constant (1 + 2^v). Beyond the bound every result has underflowed: to
-// 0 for bfloat16, and for float16 to less than 2^-44, which rounds to -0.
+// and gain * power + constant = constant * (1 + 2^v). Beyond the bound every result has
+// underflowed: to 0 for bfloat16, and for float16 to less than 2^-44, which rounds to -0.
 template <class Precision, GeluForm F>
 struct LogisticTableFor16Bits;
 
@@ -168,9 +168,9 @@ BRIDGE_HD float gelu_logistic_for_16_bits(float h) {
   return fma(a * r.seed, -r.factor, positive_part(h));
 }
 
-// Constants for the derivative of the logistic forms, which logistic_for_16_bits.h computes: a rate
-// is unit w / ln 2, and slope is one w'. At the bound the product underflows to 0, as in SiluTable.
-// Error 2^-17.7.
+// Constants for the derivative of the logistic forms, which logistic_for_16_bits.h computes:
+// rate * a is unit * w / ln 2, and slope is one * w'. At the bound the product underflows to 0, as
+// in SiluTable. Error 2^-17.7.
 template <class Precision, GeluForm F>
 struct SlopeTable;
 

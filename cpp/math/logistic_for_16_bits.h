@@ -28,10 +28,10 @@ struct RoughLogistic {
   RoughReciprocal reciprocal;
 };
 
-// For w >= 0; a rate is unit w / ln 2. s keeps the accuracy of float near the zero of 1 + s - w:
-// the polynomial is exact there, and v = k + f is not made a fixed-point number, but split by a
-// magic sum. The remainder, unit (f - 3/2), already has the shift that the polynomial needs, at no
-// extra operation. s contains the fourth power of the unit, which keeps it normal.
+// For w >= 0, with rate * a = unit * w / ln 2. Near the zero of 1 + s - w, s keeps the accuracy of
+// float: the polynomial is exact there, and v = k + f is not made a fixed-point number, but split
+// by a magic sum. The remainder, unit * (f - 3/2), already has the shift that the polynomial needs,
+// at no extra operation. s contains the fourth power of the unit, which keeps it normal.
 template <class Precision, class Table>
 BRIDGE_HD RoughLogistic logistic_for_16_bits(float a, float rate) {
   constexpr float unit = Table::unit, magic = unit * 0x1p23f;

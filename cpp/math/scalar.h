@@ -116,7 +116,8 @@ BRIDGE_HD Real unknown(Real constant) {
 
 // The smaller (larger) of a constant and x; NaN if x is NaN. `bound` is neither NaN nor zero, so
 // the sign of a zero is never in doubt. This spelling compiles to one minps/maxps, which return
-// their second operand if one is NaN; in loops GCC needs not to know that the bound is a constant.
+// their second operand if one is NaN. In loops GCC finds this form only if it does not see that the
+// bound is a constant.
 BRIDGE_HD float min_keep_nan(float bound, float x) {
 #if defined(__CUDA_ARCH__)
   float result;
@@ -152,7 +153,7 @@ BRIDGE_HD Real larger_but_nan(Real x, Real bound) {
 BRIDGE_HD double min_keep_nan(double bound, double x) { return bound < x ? bound : x; }
 BRIDGE_HD double max_keep_nan(double bound, double x) { return bound > x ? bound : x; }
 
-// x|; a NaN gives some NaN. A GPU folds abs.f32 into the instruction that uses the result, but a
+// |x|; a NaN gives some NaN. A GPU folds abs.f32 into the instruction that uses the result, but a
 // mask stays an instruction of its own.
 template <class Real>
 BRIDGE_HD Real absolute(Real x) {

@@ -9,13 +9,13 @@ namespace accuracy {
 
 struct Row {
   std::string name;
-  double worst = 0;       // largest error outside the window around a zero, in ULP of the result
-  double where = 0;       // the input of this error
-  double bound = 0;       // the bound of `worst`
-  double window = 0;      // half width of the window around a zero of the function; 0: none
-  double needed = 0;      // largest distance from the zero of an error above `bound` in the window
-  double near_zero = 0;   // largest absolute error within the window
-  double near_bound = 0;  // the bound of `near_zero`
+  double worst = 0;          // largest error outside the window around a zero, in ULP of the result
+  double where = 0;          // the input of this error
+  double bound = 0;          // the bound of `worst`
+  double window = 0;         // half width of the window around a zero of the function; 0: none
+  double needed = 0;         // largest distance from the zero of an error above `bound`
+  double near_zero = 0;      // largest absolute error within the window
+  double near_bound = 0;     // the bound of `near_zero`
   long long different = -1;  // 16-bit only: results that are not correctly rounded
   long long inputs = 0;
 

@@ -18,10 +18,10 @@
 
 namespace {
 
-using namespace bridge::random;  // NOLINT: what a check is made of
+using namespace bridge::random;  // NOLINT: the parts of a check
 using bridge::interpreter::View;
 
-// Allocates exactly so many bytes on the heap, so that a sanitizer detects an access beside them.
+// Allocates exactly `bytes` bytes on the heap, so that a sanitizer detects an access beside them.
 class Arena {
  public:
   char* allocate(int64_t bytes) {
@@ -85,7 +85,7 @@ void compare_split(int isa, const View& view, const bridge_program& call,
                    const bridge_executor& executor, Arena& arena,
                    const std::vector<std::vector<char>>& before,
                    const std::vector<std::vector<char>>& expected, const std::string& text) {
-  using namespace bridge::interpreter;  // NOLINT: what the driver offers
+  using namespace bridge::interpreter;  // NOLINT: the row driver
   const Counts counts = counts_of(call);
   if (call.cols <= bridge::kSumChunk || counts.batches * counts.rows == 0) return;
   arena.restore(before);

@@ -62,7 +62,7 @@ struct Free {
 };
 using Memory = std::unique_ptr<char[], Free>;
 
-// Allocates exactly so many bytes, at a multiple of 16.
+// Allocates exactly `bytes` bytes, at a multiple of 16.
 inline Memory allocate(size_t bytes) {
 #ifdef BRIDGE_EXECUTOR_GPU
   void* device = nullptr;

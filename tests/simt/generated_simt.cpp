@@ -24,7 +24,7 @@
 
 namespace {
 
-using namespace bridge::random;  // NOLINT: what a check is made of
+using namespace bridge::random;  // NOLINT: the parts of a check
 namespace executor = bridge::executor;
 using bridge::simt::EmulatedKernel;
 

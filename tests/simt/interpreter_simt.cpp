@@ -21,7 +21,7 @@
 
 namespace {
 
-using namespace bridge::random;  // NOLINT: what a check is made of
+using namespace bridge::random;  // NOLINT: the parts of a check
 namespace executor = bridge::executor;
 
 class Arena {

@@ -13,7 +13,7 @@ using simt::divide;
 
 constexpr int kThreads = 256;
 
-// Adds ((v0+v1)+(v2+v3))+((v4+v5)+(v6+v7)), and so on for any power of two.
+// Adds in the order ((v0+v1)+(v2+v3))+((v4+v5)+(v6+v7)), and so on for any power of two.
 template <int kCount, class Real>
 BRIDGE_DEVICE Real tree_sum(Real (&values)[kCount]) {
 #pragma unroll

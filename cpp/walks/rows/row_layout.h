@@ -16,8 +16,8 @@ template <int kArrays>
 struct RowLayout {
   int64_t rows;
   int64_t cols;
-  // Row r has query r mod queries, which sees columns 0 to query + cols - queries; if this is 0,
-  // every row sees all columns.
+  // Row r has query r mod queries, which sees columns 0 to query + cols - queries. Without a causal
+  // rule `queries` is 0, and every row sees all columns.
   int64_t queries;
   int32_t dims;  // at least 1
   int64_t size[BRIDGE_MAX_DIMS];
@@ -53,7 +53,7 @@ RowLayout<kArrays> lay_out(bridge_row_space& space, const RowOperand (&operands)
   return layout;
 }
 
-// Renumbers the rows so that those which read the same row of an array follow one another, while a
+// Renumbers the rows so that rows that read the same row of `array` follow one another, while a
 // cache holds it.
 template <int kArrays>
 void join_readers(RowLayout<kArrays>& layout, int array) {
