@@ -2,10 +2,10 @@
 // device other than the thread's, after which the thread is as before, and kernels that are
 // compiled while the process runs.
 //
-// cudaSetDevice cannot go back. It creates a context on the device that it is given. A thread
-// without a context reports device 0; going back to it would create a context of hundreds of
-// megabytes on a device that nobody uses. The driver pushes and pops contexts, and can go back to
-// none.
+// cudaSetDevice cannot restore the thread's state, because it creates a context on the given
+// device. A thread without a context reports device 0; setting that again would create a context of
+// hundreds of megabytes on a device that nobody uses. The driver pushes and pops contexts, so that
+// a thread can be without one again.
 #ifndef BRIDGE_CUDA_DRIVER_H_
 #define BRIDGE_CUDA_DRIVER_H_
 
