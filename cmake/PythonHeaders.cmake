@@ -1,5 +1,5 @@
-# Headers that come inside Python packages: found without importing the packages, which would cost
-# seconds and can fail where only a build environment is.
+# Finds headers inside Python packages without importing the packages, which would take seconds and
+# can fail in a bare build environment.
 function(bridge_find_python_header variable header hint)
   foreach(candidate IN LISTS ARGN)
     string(REPLACE ":" ";" parts ${candidate})
@@ -25,6 +25,6 @@ bridge_find_python_header(BRIDGE_XLA_FFI_INCLUDE xla/ffi/api/ffi.h
 bridge_find_python_header(dlpack_folder dlpack.h
   "install apache-tvm-ffi (or torch 2.11 or newer), which carries dlpack.h 1.3"
   tvm_ffi:include/dlpack torch:include/ATen)
-# One spelling, <dlpack/dlpack.h>, wherever it came from.
+# One spelling, <dlpack/dlpack.h>, for either package.
 set(BRIDGE_DLPACK_INCLUDE ${CMAKE_CURRENT_BINARY_DIR}/include)
 file(COPY ${dlpack_folder}/dlpack.h DESTINATION ${BRIDGE_DLPACK_INCLUDE}/dlpack)

@@ -1,13 +1,14 @@
-"""Writes the hot programs of the catalogue as C++, of which a build makes kernels.
+"""Writes the catalogue's hot programs as C++ or CUDA C++, for a build to compile ahead of time.
 
 python cmake/write_hot_programs.py FOLDER ISA...
 python cmake/write_hot_programs.py FOLDER cuda
 
-FOLDER gets hot_<number>.cpp for each program, which is compiled for each instruction set (the names
-of cpp/CMakeLists.txt, strongest first, with none for one that is left out), and hot_programs.cpp,
-their table. For CUDA it gets <digest>.cu, and an index of what bridge/generated/shipped.py must
-know of them. A file that would be the same is left alone. The package is read from the source tree,
-before its native module is there.
+FOLDER gets hot_<number>.cpp for each program, which is compiled for each instruction set, and
+hot_programs.cpp, the table of programs. The instruction sets have the names of cpp/CMakeLists.txt,
+the strongest first; `none` stands for a set that is left out. For CUDA, FOLDER gets <digest>.cu for
+each program, and an index with the data that bridge/generated/shipped.py needs. A file with
+unchanged contents is not written again. The package is read from the source tree, because its
+native module does not exist yet.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import types
 from dataclasses import astuple
 from pathlib import Path
 
-# The package without what its __init__ does, and with nothing in the place of the native module.
+# The package without the code of its __init__, and with an empty native module.
 package = types.ModuleType("bridge")
 package.__path__ = [str(Path(__file__).resolve().parent.parent / "bridge")]
 sys.modules |= {"bridge": package, "bridge._native": types.ModuleType("bridge._native")}
@@ -39,7 +40,7 @@ const interpreter::MachineTable hot_{number} = generated_table<Program>;
 
 
 def program(number: int, request: Request) -> str:
-    """The machine of a program, under its number instead of the name by which it is loaded."""
+    """Returns a program's kernels, named by its number instead of the name of its entry point."""
     of = request.program, request.arithmetic, request.dtypes, request.has_start
     text = source_of(*of, request.free())
     machine, _, entry = text.partition('extern "C"')

@@ -1,5 +1,5 @@
-# What compilers are to warn of. A warning ends the build only where BRIDGE_WERROR says so, as CI
-# does: a compiler newer than those that were tried must not.
+# Warnings of the compilers. They are errors only with BRIDGE_WERROR, as in CI: a compiler newer
+# than the tried ones must not fail the build.
 option(BRIDGE_WERROR "Compiler warnings are errors" OFF)
 set(BRIDGE_WARNINGS -Wall -Wextra)
 set(BRIDGE_CUDA_WARNINGS -Xcompiler=-Wall,-Wextra)

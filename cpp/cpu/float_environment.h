@@ -1,5 +1,5 @@
-// IEEE arithmetic for a scope: round to nearest, subnormals kept, exceptions masked, whatever the
-// calling thread had set (XLA runs its handlers with flush-to-zero on).
+// IEEE arithmetic for a scope: round to nearest, subnormals preserved, exceptions masked,
+// regardless of the calling thread's settings (XLA runs its handlers with flush-to-zero).
 #ifndef BRIDGE_CPU_FLOAT_ENVIRONMENT_H_
 #define BRIDGE_CPU_FLOAT_ENVIRONMENT_H_
 
@@ -18,7 +18,7 @@ class FloatEnvironment {
   FloatEnvironment() : saved_(_mm_getcsr()) {
     if (saved_ != kIeee) _mm_setcsr(kIeee);
   }
-  // Restores the sticky exception flags too: they are the caller's.
+  // Restores the sticky exception flags too, because they belong to the caller.
   ~FloatEnvironment() { _mm_setcsr(saved_); }
   FloatEnvironment(const FloatEnvironment&) = delete;
   FloatEnvironment& operator=(const FloatEnvironment&) = delete;

@@ -31,7 +31,7 @@ void prefer_huge_pages(void* data, int64_t bytes) {
   const uintptr_t first = (begin + kHugePage - 1) & ~(kHugePage - 1);
   const uintptr_t last = (begin + static_cast<uintptr_t>(bytes)) & ~(kHugePage - 1);
   if (last <= first) return;
-  // A hint: a kernel without huge pages refuses it, and nothing is lost.
+  // This is a hint: a kernel without huge pages rejects it, without harm.
   const int saved = errno;
   madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
   errno = saved;
@@ -41,7 +41,7 @@ void prefer_huge_pages(void* data, int64_t bytes) {
 }
 
 bool is_streamed(const void* data, int64_t bytes) {
-  constexpr int64_t kLeastBytes = int64_t{32} << 20;  // what no cache holds until it is read
+  constexpr int64_t kLeastBytes = int64_t{32} << 20;  // no cache holds so much until it is read
   if (bytes < kLeastBytes) return false;
 #if defined(__linux__)
   const uintptr_t page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));

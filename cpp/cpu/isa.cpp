@@ -10,7 +10,7 @@
 namespace bridge {
 namespace {
 
-// The builtins read cpuid and, for the wide registers, whether the operating system saves them.
+// The builtins read cpuid and check that the operating system saves the wide registers.
 #if defined(__x86_64__)
 
 const char* const kNames[] = {"x86-64-v4", "x86-64-v3", "x86-64", nullptr};
@@ -47,7 +47,7 @@ int strongest() {
   return kIsas - 1;
 }
 
-// The index of a supported instruction set, or -1 with the error message.
+// Returns the index of a supported instruction set, or -1 after writing the error message.
 int find(const char* name, const char* asked_by) {
   for (int isa = 0; isa < kIsas; ++isa)
     if (strcmp(name, kNames[isa]) == 0 && is_supported(isa)) return isa;
@@ -61,8 +61,8 @@ int find(const char* name, const char* asked_by) {
   return -1;
 }
 
-// Timed around tiny calls of an interpreter: with v4 everything after the call ran a microsecond
-// or two longer.
+// Measured around tiny calls from an interpreter: with v4, everything after the call ran a
+// microsecond or two longer.
 constexpr int64_t kWideFrom = 2048;
 
 constexpr int kUnknown = -2;
@@ -70,8 +70,8 @@ std::atomic<int> set_by_call{kUnknown};
 std::atomic<int> set_by_environment{kUnknown};
 std::atomic<bool> named_by_environment{false};
 
-// -1 once the environment has been found to name no supported instruction set; the messages are
-// per thread, so every call writes its own.
+// Returns -1 if the environment names no supported instruction set. Messages are per thread, so
+// every call writes its own.
 int from_environment() {
   const char* name = getenv("BRIDGE_CPU_ISA");
   if (name == nullptr || name[0] == '\0') return strongest();
@@ -96,7 +96,7 @@ int isa_for(int64_t elements) {
   const int isa = isa_in_use();
   const bool is_named = set_by_call.load(std::memory_order_relaxed) >= 0 ||
                         named_by_environment.load(std::memory_order_relaxed);
-  // Index 0 of several is x86-64-v4, which implies the next.
+  // Index 0 of several is x86-64-v4, which implies the next set.
   return kIsas > 1 && isa == 0 && elements < kWideFrom && !is_named ? 1 : isa;
 }
 

@@ -16,29 +16,29 @@ namespace bridge {
 namespace {
 
 constexpr int64_t kUnit = int64_t{2} << 20;  // a huge page
-// What was passed over so often lies idle. (The system's bookkeeping of what may be taken costs a
-// fifth of a kernel that writes it again.)
+// A block is idle after this many later blocks have been left. (Offering it to the system costs
+// bookkeeping, a fifth of the time of a kernel that writes the block again.)
 constexpr int64_t kIdle = 256;
 
 struct Block {
   void* memory;
   int64_t bytes;
-  int64_t left;  // how many had been left before
+  int64_t left;  // number of blocks left before this one
   bool is_offered;
 };
 
-// Constant-initialised and never destroyed: tensors are dropped until the process is gone.
+// Constant-initialised and never destroyed, because tensors are dropped until the process ends.
 struct {
   std::atomic_flag busy = ATOMIC_FLAG_INIT;
   std::atomic<int64_t> limit{0};
   std::atomic<int64_t> total{0};
   int64_t left = 0;
   int count = 0;
-  Block blocks[256] = {};  // the oldest first
+  Block blocks[256] = {};  // the oldest comes first
 } kept;
 
-// Holds `kept` if nobody else does. Who does not get it goes without: a process that was forked
-// while another thread held it would wait for ever.
+// Locks `kept` unless another thread holds it; then the caller does without. Waiting could last for
+// ever in a process that was forked while another thread held the lock.
 class Hold {
  public:
   Hold() : is_held(!kept.busy.test_and_set(std::memory_order_acquire)) {}
@@ -56,7 +56,7 @@ void remove(int place) {
   --kept.count;
 }
 
-// Frees the oldest until `more` bytes fit.
+// Frees the oldest blocks until `more` bytes fit.
 void make_room(int64_t more) {
   constexpr int places = sizeof kept.blocks / sizeof *kept.blocks;
   while (kept.count > 0 && (kept.count == places || kept.total + more > kept.limit)) {
@@ -67,7 +67,7 @@ void make_room(int64_t more) {
 
 int64_t whole(int64_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
 
-// Lets the system take the pages of what lies idle, until they are written again.
+// Lets the system take the pages of idle blocks until they are written again.
 void offer_idle() {
 #if defined(__linux__) && defined(MADV_FREE)
   const int saved = errno;

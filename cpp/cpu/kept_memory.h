@@ -1,4 +1,5 @@
-// Memory of large results, kept when they are dropped and given to the next result of that size.
+// Memory of large results, which is kept when a result is dropped and reused for the next result of
+// that size.
 #ifndef BRIDGE_CPU_KEPT_MEMORY_H_
 #define BRIDGE_CPU_KEPT_MEMORY_H_
 
@@ -8,19 +9,20 @@
 
 namespace bridge {
 
-// From now on at most `bytes` are kept, 0 at first; the oldest is freed when there is more.
+// Sets the most bytes to keep, initially 0, and frees the oldest blocks beyond it.
 void keep_memory(int64_t bytes);
 
-// How much is kept now: of what was left, not of what is in use.
+// Returns the number of bytes kept now. Memory in use is not counted.
 int64_t kept_memory();
 
-// Memory for `bytes`, at least kLeastLargeBytes, to be given back by leave_memory() with the same
-// number. It holds what was last written there: its pages need not be cleared by the system, which
-// costs more than a kernel. nullptr where nothing is to be kept, or no memory is left.
+// Returns memory for `bytes`, at least kLeastLargeBytes, to be given back by leave_memory() with
+// the same number. It holds the data last written there: the system need not clear its pages, which
+// costs more than a kernel. Returns nullptr if nothing of this size is to be kept, or if no memory
+// is left.
 void* take_memory(int64_t bytes);
 
-// Keeps the memory. What lies idle for long while other memory is left, the system may take back
-// where it runs short. From any thread; never waits, nor does take_memory().
+// Keeps the memory for later results. When the system runs short, it may take the pages of a block
+// that has been idle for long. Any thread may call this; neither function waits.
 void leave_memory(void* memory, int64_t bytes);
 
 }  // namespace bridge

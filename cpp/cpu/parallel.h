@@ -1,4 +1,4 @@
-// Splitting work over a bridge_executor.
+// Division of work among the threads of a bridge_executor.
 #ifndef BRIDGE_CPU_PARALLEL_H_
 #define BRIDGE_CPU_PARALLEL_H_
 
@@ -9,23 +9,23 @@
 
 namespace bridge {
 
-// How many threads are worth their wake-up for so many elements: one more for every 32 Ki. Waking
-// a sleeping thread costs about the time in which one core does that many elements in cache.
+// Returns the number of threads worth waking for `elements` elements: one more for every 32 Ki.
+// Waking a sleeping thread takes about as long as one core needs for that many elements in cache.
 inline int64_t threads_for(int64_t elements, const bridge_executor* executor) {
   if (executor == nullptr || executor->run == nullptr || executor->threads <= 1) return 1;
   const int64_t worth = elements >> 15;
   return worth <= 1 ? 1 : worth < executor->threads ? worth : executor->threads;
 }
 
-// Into how many parts the work is cut: several for each thread, so that one that starts late does
-// not hold up the call.
+// Returns the number of parts to cut the work into: several for each thread, so that a thread that
+// starts late does not delay the call.
 inline int64_t parts_for(int64_t elements, const bridge_executor* executor) {
   const int64_t threads = threads_for(elements, executor);
   return threads > 1 ? 4 * threads : 1;
 }
 
-// Runs body(i) for every i in [0, tasks), each under IEEE arithmetic. body must not throw. One task
-// runs in the calling thread and does not touch the executor.
+// Runs body(i) for every i in [0, tasks), each under IEEE arithmetic. body must not throw. A single
+// task runs in the calling thread, without the executor.
 template <class Body>
 void parallel_for(const bridge_executor* executor, int64_t tasks, const Body& body) {
   if (tasks <= 1 || executor == nullptr || executor->run == nullptr || executor->threads <= 1) {
@@ -42,7 +42,7 @@ void parallel_for(const bridge_executor* executor, int64_t tasks, const Body& bo
       const_cast<Body*>(&body));
 }
 
-// Runs body(i) for every i in [0, items), dealt evenly in order to at most `parts` tasks.
+// Runs body(i) for every i in [0, items), divided evenly and in order among at most `parts` tasks.
 template <class Body>
 void parallel_for_parts(const bridge_executor* executor, int64_t items, int64_t parts,
                         const Body& body) {

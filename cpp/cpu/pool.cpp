@@ -1,5 +1,6 @@
-// bridge_pool: the library's own threads. One pool per process, shared by every call; a call that
-// finds it taken (another application thread, or a task that calls again) runs in its own thread.
+// bridge_pool: the library's own threads. A process has one pool, shared by all calls. A call that
+// finds it taken (by another application thread, or by a call whose task makes this one) runs in
+// its own thread.
 #include <bridge/bridge.h>
 #include <pthread.h>
 
@@ -15,13 +16,13 @@
 namespace bridge {
 namespace {
 
-// Calls come in bursts of a few microseconds apart: a worker looks out for the next job that long
-// before it sleeps.
+// Calls come in bursts, a few microseconds apart: a worker spins this long for the next job before
+// it sleeps.
 constexpr auto kWorkerSpin = std::chrono::microseconds(50);
 
 // A sleep that costs the waking side nothing while nobody sleeps. The sleeper announces itself
-// before it looks at the condition, the waker makes the condition true before it looks for
-// sleepers, all sequentially consistent: one of the two sees the other.
+// before it checks the condition, and the waker makes the condition true before it checks for
+// sleepers. All accesses are sequentially consistent, so one of the two sees the other.
 class Bell {
  public:
   template <class Condition>
@@ -58,7 +59,7 @@ class Pool {
     places_.store(workers);  // Publishes the job: a worker that takes a place sees all of it.
     work_.ring(workers);
     take_tasks(0);
-    // Workers that did not wake in time are not waited for: their places are withdrawn.
+    // Workers that did not wake in time are not awaited: their places are withdrawn.
     const int64_t joined = workers - places_.exchange(0);
     const auto all_left = [&] { return left_.load() == joined; };
     if (!spin_until(kCallerSpin, all_left)) done_.wait(all_left);
@@ -67,8 +68,8 @@ class Pool {
   }
 
  private:
-  // Starts workers up to `wanted`; where the system refuses, there are fewer. Workers are detached
-  // and the pool is never destroyed: at exit they sleep, and touch nothing that is torn down.
+  // Starts workers up to `wanted`, or fewer if the system refuses. Workers are detached and the
+  // pool is never destroyed: at exit they sleep, and touch nothing that is torn down.
   int64_t start_workers(int64_t wanted) {
     try {
       for (; workers_ < wanted; ++workers_)
@@ -107,16 +108,16 @@ class Pool {
   bridge_task task_ = nullptr;
   void* context_ = nullptr;
   TaskRanges tasks_;
-  alignas(64) std::atomic<int64_t> places_{0};  // How many workers may still join the job.
-  alignas(64) std::atomic<int64_t> left_{0};    // How many have joined and finished.
+  alignas(64) std::atomic<int64_t> places_{0};  // Workers that may still join the job.
+  alignas(64) std::atomic<int64_t> left_{0};    // Workers that have joined and finished.
   Bell work_;
   Bell done_;
 };
 
 std::atomic<Pool*> the_pool{nullptr};
 
-// A child of fork has none of its parent's threads, and locks in any state: it begins anew, and
-// the parent's copy is left where it is.
+// A forked child has none of its parent's threads, and its locks are in an unknown state. It makes
+// a new pool and leaves the parent's copy alone.
 void forget_pool() { the_pool.store(nullptr); }
 [[maybe_unused]] const int fork_handler = pthread_atfork(nullptr, nullptr, forget_pool);
 

@@ -1,6 +1,5 @@
 // The random words of runs of elements: Philox4x32-10 (math/philox.h) on as many counters at a time
-// as a vector holds. For the files that are compiled once for each instruction set: include it
-// there only.
+// as a vector holds. Include this only in files that are compiled once for each instruction set.
 #ifndef BRIDGE_CPU_RANDOM_WORDS_H_
 #define BRIDGE_CPU_RANDOM_WORDS_H_
 
@@ -17,19 +16,19 @@ namespace {
 
 #if defined(__AVX512F__)
 constexpr int kCounterBytes = 64;
-// GCC says of the unmasked functions that they read what nothing wrote.
+// GCC warns that the unmasked functions read uninitialised values.
 constexpr __mmask8 kAllCounters = 0xFF;
 #elif defined(__AVX2__)
 constexpr int kCounterBytes = 32;
 #else
 constexpr int kCounterBytes = 16;
 #endif
-// How many counters are computed side by side, a 64-bit lane for each.
+// The number of counters computed side by side, each in a 64-bit lane.
 constexpr int kCounters = kCounterBytes / 8;
 constexpr int kWordsAtOnce = 4 * kCounters;
 
-// One 32-bit word of each counter in the low half of its lane. What stands in the high halves is of
-// no account until the words are put together: multiplying does not look at it.
+// One 32-bit word of each counter, in the low half of its lane. The high halves are arbitrary:
+// multiplications ignore them, and they are masked when the words are combined.
 typedef uint64_t Counters __attribute__((vector_size(kCounterBytes)));
 
 // The 64-bit products of the low halves. The compiler would multiply whole lanes.
@@ -45,8 +44,8 @@ inline __attribute__((always_inline)) Counters multiply(Counters a, uint32_t b) 
 #endif
 }
 
-// The high halves of the products, in the low halves. Where vectors are 64 bytes long, a
-// permutation leaves to the multiplications the unit that shifts would take from them.
+// The high halves of the products, in the low halves. With vectors of 64 bytes, a permutation
+// replaces the shift, which would occupy a unit that the multiplications need.
 inline __attribute__((always_inline)) Counters high_halves(Counters products) {
 #if defined(__AVX512F__)
   return (Counters)_mm512_maskz_shuffle_epi32(0xFFFF, (__m512i)products, (_MM_PERM_ENUM)0xF5);
@@ -55,8 +54,9 @@ inline __attribute__((always_inline)) Counters high_halves(Counters products) {
 #endif
 }
 
-// The order of the counters in a vector: the even lanes hold the first half of them, so that
-// interleaving pairs of lanes, 128 bits by 128 bits, puts the words into the elements' order.
+// The order of the counters in a vector. The even lanes hold the first half of the counters, so
+// that interleaving pairs of lanes within each 128 bits puts the words into the order of the
+// elements.
 template <int kCount>
 struct CounterOrder;
 template <>
@@ -92,12 +92,12 @@ inline __attribute__((always_inline)) Counters odd_lanes(Counters a, Counters b)
 #endif
 }
 
-// The words of elements with one key and offset, drawn ahead into a buffer of the first-level
-// cache.
+// The random words of elements with one key and offset, drawn ahead into a buffer in the
+// first-level cache.
 class RandomWords {
  public:
-  // The most elements that may be asked for at once, and that are drawn at once: while words are
-  // drawn, memory rests.
+  // The largest number of elements that can be requested at once, and that are drawn at once. It is
+  // small because memory is idle while words are drawn.
   static constexpr int64_t kMost = 512;
 
   void begin(uint64_t key, uint64_t offset) {
@@ -111,9 +111,9 @@ class RandomWords {
     held_ = 0;
   }
 
-  // The words of the elements index, index + 1, ... (modulo 2^64), `count` of them; behind these
-  // lie up to a step of any value. `ahead` says how many elements from `index` on will be asked
-  // for, one after the other.
+  // Returns the words of `count` elements: index, index + 1, ... (modulo 2^64). Up to one step of
+  // arbitrary words follows them. `ahead` is the number of elements from `index` on that will be
+  // requested in sequence.
   const uint32_t* at(uint64_t index, int64_t count, int64_t ahead) {
     const uint64_t behind = index - first_;
     if (behind >= static_cast<uint64_t>(held_) ||
@@ -133,7 +133,7 @@ class RandomWords {
       order[lane] = CounterOrder<kCounters>::kOrder[lane];
     const Counters offset0 = Counters{} + (offset_ & 0xFFFFFFFFu);
     const Counters offset1 = Counters{} + (offset_ >> 32);
-    // The element index wraps around at 2^64, and so its quarter at 2^62.
+    // The element index wraps around at 2^64, and so its quarter wraps at 2^62.
     constexpr uint64_t kGroups = ~uint64_t{0} >> 2;
     const uint64_t group = first_ / 4;
     uint32_t* to = words_;
@@ -157,7 +157,8 @@ class RandomWords {
     }
   }
 
-  // The most elements from the middle of a counter on, in whole steps, and what is read past them.
+  // Room for the most elements from the middle of a counter on, rounded up to whole steps, and for
+  // reads past the end.
   alignas(64) uint32_t words_[kMost + 2 * kWordsAtOnce + kStep];
   uint32_t key0_[math::Philox::kRounds], key1_[math::Philox::kRounds];
   uint64_t offset_, first_;

@@ -1,4 +1,4 @@
-// Waiting for what takes a few microseconds.
+// Spinning, for waits of a few microseconds.
 #ifndef BRIDGE_CPU_SPIN_H_
 #define BRIDGE_CPU_SPIN_H_
 
@@ -10,7 +10,7 @@
 
 namespace bridge {
 
-// So long a caller that has nothing left to do looks out for its last worker before it sleeps.
+// The time that a caller without tasks spins for its last worker before it sleeps.
 constexpr auto kCallerSpin = std::chrono::microseconds(20);
 
 inline void pause() {

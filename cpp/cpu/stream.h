@@ -1,5 +1,5 @@
-// Writing past the caches, for the files that are compiled once for each instruction set: include
-// it there only. A store that fills a whole line this way does not read it from memory first.
+// Writes that bypass the caches. Include this only in files that are compiled once for each
+// instruction set. A store of a whole line does not read the line from memory first.
 #ifndef BRIDGE_CPU_STREAM_H_
 #define BRIDGE_CPU_STREAM_H_
 
@@ -40,7 +40,7 @@ inline void stream_line(char* to, const char* from) {
 inline void stream_line(char* to, const char* from) { memcpy(to, from, kLine); }
 #endif
 
-// As memcpy. What is written is seen by other threads after end_stream().
+// Copies like memcpy. Other threads see the written bytes after end_stream().
 inline void stream(void* to, const void* from, int64_t bytes) {
   char* line = static_cast<char*>(to);
   const char* source = static_cast<const char*>(from);

@@ -1,5 +1,5 @@
-// Runs of elements between memory of any dtype and tiles of float or double, for the files that are
-// compiled once for each instruction set: include it there only. All of it has internal linkage.
+// Transfers runs of elements between memory of any dtype and tiles of float or double. Include this
+// only in files that are compiled once for each instruction set; everything has internal linkage.
 // Tiles are padded to a multiple of kStep elements, so that loops over them have no remainder.
 #ifndef BRIDGE_CPU_TILE_H_
 #define BRIDGE_CPU_TILE_H_
@@ -19,8 +19,9 @@
 #include "math/convert.h"
 #include "math/precision.h"
 
-// The iterations of the next loop touch memory of one another only where operands are the same
-// memory element for element: no run-time check for overlap, which in-place calls would fail.
+// States that iterations of the next loop share memory only if operands are the same memory,
+// element for element. The compiler then omits a run-time check for overlap, which in-place calls
+// would fail.
 #if defined(__clang__)
 #define BRIDGE_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -31,13 +32,13 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
-// The elements of the widest vector of 16-bit elements.
+// The number of 16-bit elements in the widest vector.
 constexpr int64_t kStep = 32;
 
 inline int64_t round_up(int64_t count) { return (count + kStep - 1) / kStep * kStep; }
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// The arithmetic type of an array whose elements all operands share.
+// The arithmetic type of a call whose operands all have element type T.
 template <class T>
 using real_of = typename math::precision_of<T>::real;
 
@@ -59,7 +60,7 @@ inline void copy(T* to, const T* from, int64_t count) {
   memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
 }
 
-// The first and the last kBytes of some bytes that are at most twice as many.
+// Copies from kBytes to 2 kBytes bytes, as the first and the last kBytes.
 template <int64_t kBytes>
 inline __attribute__((always_inline)) void copy_ends(char* to, const char* from, int64_t bytes) {
   char first[kBytes], last[kBytes];
@@ -69,10 +70,10 @@ inline __attribute__((always_inline)) void copy_ends(char* to, const char* from,
   memcpy(to + bytes - kBytes, last, kBytes);
 }
 
-// load_few brings `count` elements, at most kCount, into a buffer of these, and zeros behind them;
-// store_few writes so many of a buffer. Without a call, which would take longer than all else of a
-// short row, and with masks where there are any: what is stored in pieces cannot be forwarded to a
-// load of the whole.
+// load_few copies `count` elements, at most kCount, into a buffer of kCount and fills the rest with
+// zeros; store_few writes `count` elements of such a buffer. They call no function, which would
+// take longer than the rest of a short row. They use masks where there are any, because data stored
+// in pieces cannot be forwarded to a load of the whole.
 #if defined(__AVX512BW__)
 inline __mmask64 mask_of_first(int64_t bytes) {
   return bytes <= 0 ? 0 : bytes >= 64 ? ~uint64_t{0} : ~uint64_t{0} >> (64 - bytes);
@@ -136,12 +137,13 @@ void store_run_of(void* to, const Real* tile, int64_t count) {
 
 #if defined(__F16C__)
 
-// float16 by the processor's own conversions, which are exact, respectively round to nearest, and
-// keep denormals whatever MXCSR says. A NaN is made canonical before it is narrowed. In the widest
-// vectors there are: what is stored in halves cannot be forwarded to a load of the whole.
+// float16 by the processor's own conversions: widening is exact, narrowing rounds to nearest, and
+// both keep denormals regardless of MXCSR. A NaN is made canonical before it is narrowed. The
+// widest vectors are used, because data stored in halves cannot be forwarded to a load of the
+// whole.
 #if defined(__AVX512F__)
 constexpr int64_t kF16Lanes = 16;
-// The forms with a mask, of all lanes: gcc warns of what its header leaves unset in the others.
+// A mask of all lanes: GCC warns of uninitialised lanes in its header's functions without a mask.
 constexpr __mmask16 kAllLanes = 0xFFFF;
 inline void widen_lanes(const math::float16* from, float* to) {
   const __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -185,7 +187,7 @@ inline void load_run_of<math::float16, float>(const void* from, float* tile, int
   store_few<kF16Lanes>(tile + whole, wide, count - whole);
 }
 
-// Always inline: of a block whose length is known there remain but its instructions.
+// Always inline: for a block of known length, only its instructions remain.
 template <>
 inline __attribute__((always_inline)) void store_run_of<math::float16, float>(void* to,
                                                                               const float* tile,
@@ -204,7 +206,7 @@ inline __attribute__((always_inline)) void store_run_of<math::float16, float>(vo
 #endif
 
 // Reads `count` elements of a dtype. A call with a float64 operand computes in double, so that
-// float tiles never meet one.
+// float tiles never meet float64.
 template <class Real>
 void load_run(int32_t dtype, const void* from, Real* tile, int64_t count) {
   switch (dtype) {

@@ -7,7 +7,7 @@
 namespace bridge::cuda {
 namespace {
 
-// Of the driver's header cuda.h.
+// Values from the driver's header cuda.h.
 constexpr int kMemoryType = 2;
 constexpr int kDeviceOrdinal = 9;
 constexpr int kDeviceMemory = 2;
@@ -25,7 +25,7 @@ struct Loaded {
 
 Loaded load() {
   Loaded loaded;
-  // The runtime has opened it before, under the same name.
+  // The runtime has opened it already, under the same name.
   void* handle = dlopen("libcuda.so.1", RTLD_NOW);
   if (handle == nullptr) {
     loaded.why = "there is no CUDA driver";
@@ -59,7 +59,7 @@ Loaded load() {
   return loaded;
 }
 
-// kNoDevice for memory that is no device's.
+// Finds the device of some memory; kNoDevice for memory of no device.
 int device_of_memory(const Driver& driver, const void* memory, int* device) {
   *device = kNoDevice;
   if (memory == nullptr) return 0;
@@ -73,7 +73,7 @@ int device_of_memory(const Driver& driver, const void* memory, int* device) {
   return error;
 }
 
-// A launch in clusters of so many blocks.
+// The configuration of a launch in clusters of `blocks` blocks.
 struct ClusterConfig {
   LaunchConfig config;
   LaunchAttribute cluster;

@@ -1,10 +1,11 @@
-// The few functions of the CUDA driver that the runtime has no equal of, and what they are for: a
-// launch on another device than the thread's, after which the thread is as it was, and kernels that
-// were compiled while the process runs.
+// The few functions of the CUDA driver that have no equal in the runtime. They serve a launch on a
+// device other than the thread's, after which the thread is as before, and kernels that are
+// compiled while the process runs.
 //
-// cudaSetDevice cannot go back. It makes a context on the device that it is told, so going back to
-// a device that nobody uses, as a thread without a context believes itself on device 0, would make
-// a context of hundreds of megabytes there. The driver pushes and pops contexts, none included.
+// cudaSetDevice cannot restore the thread's state, because it creates a context on the given
+// device. A thread without a context reports device 0; setting that again would create a context of
+// hundreds of megabytes on a device that nobody uses. The driver pushes and pops contexts, so that
+// a thread can be without one again.
 #ifndef BRIDGE_CUDA_DRIVER_H_
 #define BRIDGE_CUDA_DRIVER_H_
 
@@ -15,7 +16,7 @@ namespace bridge::cuda {
 
 constexpr int kNoDevice = -1;
 
-// As cuda.h has them.
+// These structs have the layout of cuda.h.
 struct LaunchAttribute {
   int id;
   int padding;
@@ -27,8 +28,8 @@ struct LaunchConfig {
   const LaunchAttribute* attributes;
   unsigned attribute_count;
 };
-// With the types of the driver's ABI, which needs no header of the toolkit: the functions return 0
-// or an error, a context and a stream are pointers, a device is its number.
+// Functions of the driver, with the types of its ABI, so that no header of the toolkit is needed.
+// They return 0 or an error; a context and a stream are pointers, a device is its number.
 struct Driver {
   int (*ctx_get_current)(void** context);
   int (*ctx_get_device)(int* device);
@@ -46,7 +47,7 @@ struct Driver {
                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                        void* stream, void** params, void** extra);
   int (*device_get_attribute)(int* value, int attribute, int device);
-  // From 11.8 on; nullptr where the driver lacks them.
+  // Available from version 11.8 on; nullptr if the driver lacks them.
   int (*launch_kernel_ex)(const LaunchConfig* config, void* kernel, void** params, void** extra);
   int (*func_set_attribute)(void* kernel, int attribute, int value);
   int (*max_active_clusters)(int* count, void* kernel, const LaunchConfig* config);
@@ -54,41 +55,42 @@ struct Driver {
   int (*available_shared)(size_t* bytes, void* kernel, int blocks, int threads);
 };
 
-// The driver of this process; nullptr with *why set where there is none or it is too old.
+// Returns the driver of this process; nullptr, with *why set, if there is none or it is too old.
 const Driver* driver(const char** why);
 
-// What an error of the driver means; nullptr for 0.
+// Returns the text of a driver error; nullptr for 0.
 const char* message_of(const Driver& driver, int error);
 
-// Makes the primary context of a device current, unless a context of that device is. *entered is
-// then the device, for `leave`, and kNoDevice where nothing changed. Returns 0 or an error.
+// Makes the primary context of a device current, unless a context of that device already is. Sets
+// *entered to the device, for `leave`, or to kNoDevice if nothing changed. Returns 0 or an error.
 int enter(const Driver& driver, int device, int* entered);
 
-// The same with the device of some memory; nothing of memory that is no device's. The stream is not
-// asked: the default ones belong to every device, and of others cuStreamGetDevice would invalidate
-// a capture.
+// Enters the device of some memory; does nothing for memory of no device. The stream is not
+// queried: the default streams belong to every device, and for others cuStreamGetDevice would
+// invalidate a capture.
 int enter(const Driver& driver, const void* memory, int* entered);
 
-// The architecture of a device, as 90; 0 where it cannot be told.
+// Returns the architecture of a device, such as 90; 0 if it is unknown.
 int arch_of(const Driver& driver, int device);
 
-// Launches a kernel in clusters of so many blocks, side by side in x. Returns 0 or an error.
+// Launches a kernel in clusters of `blocks` blocks, side by side in x. Returns 0 or an error.
 int launch_clusters(const Driver& driver, void* kernel, const LaunchConfig& config, int blocks,
                     void** params);
 
-// Lets a kernel have so much dynamic shared memory; false where the GPU has less for a block.
+// Allows a kernel `bytes` bytes of dynamic shared memory; returns false if the GPU has less for a
+// block.
 bool allow_shared(const Driver& driver, void* kernel, size_t bytes);
 
-// How much dynamic shared memory a block may have where as many blocks have room on a
-// multiprocessor as without; 0 where the driver cannot tell. It may be more than one may be
-// allowed.
+// Returns the bytes of dynamic shared memory that a block can use while as many blocks fit on a
+// multiprocessor as without any; 0 if the driver cannot tell. It may exceed the most that a block
+// is allowed.
 size_t shared_beside(const Driver& driver, void* kernel, int threads);
 
-// The largest power of two up to `most` of which a cluster of such blocks may be. Where it is more
-// than 8, which not every GPU takes, the kernel is allowed to have so many from then on.
+// Returns the largest cluster of such blocks, a power of two up to `most`. Beyond 8 blocks, which
+// not every GPU supports, the kernel is allowed that many from then on.
 int most_in_cluster(const Driver& driver, void* kernel, LaunchConfig config, int most);
 
-// Undoes `enter`: current is again what was, be it no context.
+// Undoes `enter`: makes the former context current again, or none.
 void leave(const Driver& driver, int entered);
 
 }  // namespace bridge::cuda

@@ -1,4 +1,4 @@
-// The message behind bridge_cuda_last_error(), one per thread.
+// The message that bridge_cuda_last_error() returns, one per thread.
 #ifndef BRIDGE_CUDA_LAST_ERROR_H_
 #define BRIDGE_CUDA_LAST_ERROR_H_
 
@@ -11,13 +11,13 @@ namespace bridge::cuda {
 
 constexpr size_t kMessageBytes = 512;
 
-// Holds kMessageBytes, the terminating zero included.
+// This thread's message buffer: kMessageBytes bytes, including the terminating zero.
 char* error_message();
 
 // Writes "operation: what" and returns the status.
 bridge_status fail(bridge_status status, const char* operation, const char* what);
 
-// Whether a call that needs so much workspace can do with this; if not, the message says so.
+// Returns true if the workspace is large enough and aligned; otherwise writes the message.
 bool is_enough(const char* operation, const void* workspace, size_t bytes, size_t needed);
 
 }  // namespace bridge::cuda

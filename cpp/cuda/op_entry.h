@@ -1,4 +1,4 @@
-// What the C functions of every op on CUDA do around what is the op's own.
+// The common part of the C functions of every op on CUDA.
 #ifndef BRIDGE_CUDA_OP_ENTRY_H_
 #define BRIDGE_CUDA_OP_ENTRY_H_
 
@@ -14,11 +14,12 @@ template <class Call>
 struct OpEntry {
   const char* name;
   bridge_status (*validate)(const Call& call, char* message, size_t message_bytes);
-  // Those below get a valid call. Whether it reads and writes nothing:
+  // The functions below receive a valid call. is_empty is true for a call that reads and writes
+  // nothing.
   bool (*is_empty)(const Call& call);
   size_t (*workspace_bytes)(const Call& call);
   const void* (*output)(const Call& call);
-  // NULL or what went wrong.
+  // Returns NULL or the error.
   const char* (*enqueue)(const Call& call, void* workspace, void* stream);
 };
 
@@ -45,7 +46,8 @@ bridge_status run(const OpEntry<Call>& op, const Call* call, void* workspace,
   return error == nullptr ? BRIDGE_OK : fail(BRIDGE_CUDA_ERROR, op.name, error);
 }
 
-// Brings kernels, arrays of them or lists of them onto the current device; NULL or what went wrong.
+// Loads kernels, arrays of kernels or lists of kernels onto the current device; returns NULL or the
+// error.
 template <class Kernels>
 const char* load_each(const Kernels& kernels) {
   return kernels.load();

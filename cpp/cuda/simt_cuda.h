@@ -1,10 +1,10 @@
-// The block and warp interface on CUDA intrinsics; see simt.h for what each function promises.
+// The block and warp interface on CUDA intrinsics; simt.h documents the functions.
 #ifndef BRIDGE_CUDA_SIMT_CUDA_H_
 #define BRIDGE_CUDA_SIMT_CUDA_H_
 
 #include <string.h>
 
-#ifndef __CUDACC_RTC__  // which compiles kernels alone
+#ifndef __CUDACC_RTC__  // NVRTC compiles kernels alone
 #include <cuda_runtime.h>
 
 #include "cuda/driver.h"
@@ -19,17 +19,18 @@ constexpr int kArch = __CUDA_ARCH__ / 10;
 #endif
 constexpr int64_t kMaxGridX = INT32_MAX;
 constexpr int64_t kMaxGridYZ = 65535;
-constexpr int64_t kMultiprocessors = 132;  // of the largest GPUs
-// The GPUs that this is compiled for have 40 MiB and more; what is written goes through it too.
+constexpr int64_t kMultiprocessors = 132;  // the number on an H100
+// The GPUs that this is compiled for have 40 MiB and more; written data passes through the cache
+// too.
 constexpr int64_t kCachedBytes = int64_t{24} << 20;
 constexpr int64_t kRowBytes = int64_t{128} << 10;
-// What fewer elements add up mostly stays in the L2 cache.
+// Sums of fewer elements mostly stay in the L2 cache.
 constexpr int64_t kManyLanes = kMultiprocessors / 2;
 constexpr int64_t kManyElements = int64_t{1} << 24;
 
 BRIDGE_DEVICE Index block_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
 BRIDGE_DEVICE Index block_count() { return {gridDim.x, gridDim.y, gridDim.z}; }
-// What the compiler knows to be no negative number it divides by a shift alone.
+// The compiler divides by a shift alone if it knows that a number is not negative.
 BRIDGE_DEVICE int thread_index() {
   const int index = static_cast<int>(threadIdx.x);
   __builtin_assume(index >= 0);
@@ -107,7 +108,7 @@ BRIDGE_DEVICE int64_t unknown(int64_t value) {
   return value;
 }
 
-// A compiler makes masks, moves or comparisons of the same: here bits become predicates at once.
+// The compiler would emit masks, moves or comparisons; here the bits become a predicate at once.
 BRIDGE_DEVICE float chosen(uint32_t bits, float a, float b) {
   float value;
   asm("{\n"
@@ -134,7 +135,7 @@ BRIDGE_DEVICE T* found_shared(T* pointer) {
   return static_cast<T*>(__cvta_shared_to_generic(address));
 }
 
-// An event that a profiler can count.
+// Emits an event that a profiler can count.
 BRIDGE_DEVICE void rarely() { asm volatile("pmevent 0;"); }
 
 template <class T, int kCount, int kTag = 0>
@@ -183,8 +184,8 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
   Kernel::run(params);
 }
 
-// cudaGetLastError clears what it returns, so that an error of ours is not reported by the caller's
-// next CUDA call as its own.
+// cudaGetLastError clears the error, so that the caller's next CUDA call does not report ours as
+// its own.
 inline const char* message_of(cudaError_t error) {
   if (error == cudaSuccess) return nullptr;
   cudaGetLastError();
@@ -198,8 +199,8 @@ const char* load() {
       cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&entry<Kernel>)));
 }
 
-// A launch on a stream of another device than the current one fails, so the memory's device, which
-// is the stream's, is made current first. *entered is for restore_current.
+// A launch on a stream of a device other than the current one fails. So the device of the memory,
+// which is the stream's too, is made current first. *entered is for restore_current.
 inline const char* make_current(const void* memory, int* entered) {
   *entered = cuda::kNoDevice;
   const char* why = nullptr;
@@ -213,7 +214,7 @@ inline void restore_current(int entered) {
   if (const cuda::Driver* driver = cuda::driver(&why)) cuda::leave(*driver, entered);
 }
 
-// As make_current, of a device that the process uses. Another one is left alone.
+// Enters a device that the process uses; leaves any other device alone.
 inline const char* enter_device(int device, int* entered, bool* is_used) {
   *entered = cuda::kNoDevice;
   *is_used = false;
@@ -261,7 +262,7 @@ inline const char* find_kernel(void* code, const char* name, void** kernel) {
              : cuda::message_of(*driver, driver->module_get_function(kernel, code, name));
 }
 
-// The driver's attributes are the runtime's.
+// The driver's attributes have the layout of the runtime's.
 static_assert(sizeof(cuda::LaunchAttribute) == sizeof(cudaLaunchAttribute) &&
               offsetof(cuda::LaunchAttribute, value) == offsetof(cudaLaunchAttribute, val));
 
@@ -304,7 +305,7 @@ inline int most_in_cluster(void* kernel, int threads, size_t dynamic_shared_byte
   return cuda::most_in_cluster(*driver, kernel, config, most);
 }
 
-// Of the current device.
+// Finds a kernel on the current device.
 template <class Kernel>
 const char* found(void** kernel) {
   return message_of(cudaGetFuncBySymbol(reinterpret_cast<cudaFunction_t*>(kernel),
@@ -358,7 +359,7 @@ class BesideCaptures {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
 };
 
-// Memory is taken and given back in the order of the stream: cudaFree would wait for the device.
+// Memory is allocated and freed in the order of the stream: cudaFree would wait for the device.
 struct Scratch {
   Scratch() {
     why = message_of(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));

@@ -1,4 +1,4 @@
-// Sixteen bytes of elements at a time: loads, stores and conversions.
+// Loads, stores and conversions of 16 bytes of elements at a time.
 #ifndef BRIDGE_CUDA_VECTOR_H_
 #define BRIDGE_CUDA_VECTOR_H_
 
@@ -17,7 +17,7 @@ struct alignas(16) Pack {
   T element[kCount];
 };
 
-// Exact wherever Real is at least as wide as T; kernels ask for nothing else.
+// Exact if Real is at least as wide as T; kernels use no other case.
 template <class Real, class T>
 BRIDGE_DEVICE Real widen(T value) {
   if constexpr (sizeof(T) == 2) {
@@ -27,12 +27,12 @@ BRIDGE_DEVICE Real widen(T value) {
   }
 }
 
-// Element e of the words, e known at compile time after unrolling.
+// Element e of the words; e is known at compile time after unrolling.
 template <class Real, class T>
 BRIDGE_DEVICE Real widen_element(const Vector16& words, int e) {
   if constexpr (std::is_same_v<T, math::bfloat16>) {
-    // The upper half of a word is a float as it stands, but for the other half: one instruction,
-    // where taking the 16 bits out first makes three.
+    // The upper half of a word is a float once the lower half is cleared: one instruction.
+    // Extracting the 16 bits first takes three.
     const uint32_t word = words.words[e / 2];
     return math::bit_cast<float>(e % 2 != 0 ? word & 0xffff0000u : word << 16);
   } else {
@@ -42,14 +42,14 @@ BRIDGE_DEVICE Real widen_element(const Vector16& words, int e) {
   }
 }
 
-// -infinity twice.
+// A pair of -infinity.
 template <class T>
 BRIDGE_HD constexpr uint32_t lowest_pair() {
   return std::is_same_v<T, math::bfloat16> ? 0xff80ff80u : 0xfc00fc00u;
 }
 
-// The larger of two elements of 16 bits, of each half of the words; NaN where one is, and +0 is
-// larger than -0.
+// The larger of two 16-bit elements, for each half of the words. A NaN wins, and +0 is larger than
+// -0.
 template <class T>
 BRIDGE_DEVICE uint32_t larger_pair(uint32_t a, uint32_t b) {
 #if defined(__CUDA_ARCH__)
@@ -69,7 +69,7 @@ BRIDGE_DEVICE uint32_t larger_pair(uint32_t a, uint32_t b) {
 #endif
 }
 
-// The product of each with 1, -1 or 0, which is exact.
+// The product of each element with 1, -1 or 0, which is exact.
 template <class T>
 BRIDGE_DEVICE uint32_t times_sign(uint32_t pair, float sign) {
 #if defined(__CUDA_ARCH__)
@@ -89,13 +89,13 @@ BRIDGE_DEVICE uint32_t times_sign(uint32_t pair, float sign) {
 #endif
 }
 
-// -infinity in the place of elements 2 i and 2 i + 1 of eight (i known at compile time) where their
-// bits are set. A factor brings four bits to the tops of four bytes, and no two to one place.
+// Replaces elements 2 i and 2 i + 1 of eight (i known at compile time) by -infinity where their
+// bits are set. The multiplication moves four bits to the tops of four bytes, without collisions.
 template <class T>
 BRIDGE_DEVICE uint32_t lowest_where(uint32_t pair, uint32_t bits, int i) {
   const uint32_t tops = (i < 2 ? bits & 0xf : bits >> 4) * 0x10204080u;
 #if defined(__CUDA_ARCH__)
-  uint32_t mask;  // each byte the sign of one of them, twice
+  uint32_t mask;  // two bytes of sign for each of the two elements
   asm("prmt.b32 %0, %1, 0, %2;" : "=r"(mask) : "r"(tops), "r"(i % 2 == 0 ? 0x9988 : 0xbbaa));
 #else
   const uint32_t two = i % 2 == 0 ? tops : tops >> 16;

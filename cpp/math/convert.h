@@ -1,5 +1,5 @@
-// The 16-bit storage types and the rounding into every storage type: to nearest, ties to even,
-// denormals kept, every NaN the same one.
+// 16-bit storage types, and rounding to every storage type: to nearest, ties to even, denormals
+// preserved, every NaN replaced by the canonical one.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,9 @@ BRIDGE_HD float to_float(float16 x) {
   asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(x.bits));
   return result;
 #else
-  // Moved into float's exponent field, the value is 2^-112 times what it should be, denormals
-  // included; the product is exact. Infinity and NaN then get the exponent of all ones.
+  // Shifted into float's exponent and mantissa fields, the number is 2^-112 times the value, for
+  // denormals too; the multiplication is exact. Infinity and NaN then get an exponent field of all
+  // ones.
   const std::uint32_t magnitude = static_cast<std::uint32_t>(x.bits & 0x7FFFu) << 13;
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;
   const std::uint32_t finite = to_bits(bit_cast<float>(magnitude) * 0x1p112f);
@@ -51,7 +52,7 @@ BRIDGE_HD std::uint16_t round_to_bfloat16(float x) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(x));
   return result;
 #else
-  // This rounds in integers: VCVTNEPS2BF16 flushes denormals whatever MXCSR says.
+  // The rounding is done in integers, because VCVTNEPS2BF16 flushes denormals regardless of MXCSR.
   const std::uint32_t bits = to_bits(x);
   const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
   return static_cast<std::uint16_t>(x != x ? 0x7FFFu : rounded);
@@ -66,8 +67,8 @@ BRIDGE_HD std::uint16_t round_to_float16(float x) {
 #else
   const std::uint32_t bits = to_bits(x);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-  // Normal results: rebias the exponent by -112 and round away 13 bits; what carries out of the
-  // largest exponent is infinity's pattern, and larger inputs are held there.
+  // Normal results: rebias the exponent by -112 and round off 13 bits. A carry out of the largest
+  // exponent gives the bit pattern of infinity; larger inputs are clamped to the first that does.
   const std::uint32_t held = magnitude < 0x47800000u ? magnitude : 0x47800000u;
   const std::uint32_t normal = (held - 0x38000000u + 0xFFFu + ((held >> 13) & 1u)) >> 13;
   // Denormal results (below 2^-14): adding 1/2, whose last bit is 2^-24, rounds in hardware.
@@ -78,16 +79,17 @@ BRIDGE_HD std::uint16_t round_to_float16(float x) {
 #endif
 }
 
-// x rounded to odd in float: a float with the discarded bits remembered in the last one, from
-// which a second rounding, to at most 22 bits, equals one rounding from x. Values beyond float's
-// range go to its largest finite value, below its smallest denormal to that.
+// Rounds x to odd in float: truncates it, and sets the last bit if the result is inexact. A second
+// rounding, to at most 22 bits, then equals a single rounding of x. Finite values beyond float's
+// range become its largest finite value; non-zero values below its smallest denormal become that
+// denormal.
 BRIDGE_HD float round_to_odd(double x) {
   const float nearest = static_cast<float>(x);
   const std::uint32_t bits = to_bits(nearest);
   const double back = static_cast<double>(nearest);
   const double size = absolute(x);
   const double back_size = absolute(back);
-  // Truncate first: a step towards zero if rounding went away from it. Then the odd bit.
+  // Truncate: step towards zero if the rounding went away from zero. Then set the odd bit.
   const std::uint32_t truncated = bits - (back_size > size ? 1u : 0u);
   const bool inexact = back_size > size || back_size < size;
   return bit_cast<float>(truncated | (inexact ? 1u : 0u));
@@ -122,7 +124,7 @@ struct Rounding<double> {
 
 }  // namespace detail
 
-// x in storage type T: one rounding, to nearest with ties to even; every NaN is the canonical one.
+// Rounds x to storage type T: to nearest, ties to even; every NaN becomes the canonical one.
 template <class T>
 BRIDGE_HD T round_to(float x) {
   return detail::Rounding<T>::from(x);
@@ -133,7 +135,7 @@ BRIDGE_HD T round_to(double x) {
   return detail::Rounding<T>::from(x);
 }
 
-// The same for an x that is no NaN, which a CPU need not look for.
+// Rounds an x that is not NaN, so that a CPU skips the test for NaN.
 template <class T, class Real>
 BRIDGE_HD T round_number_to(Real x) {
 #if !defined(__CUDA_ARCH__)
@@ -147,10 +149,10 @@ BRIDGE_HD T round_number_to(Real x) {
   return round_to<T>(x);
 }
 
-// The number that round_to<bfloat16> gives.
+// The result of round_to<bfloat16>, as a float.
 BRIDGE_HD float rounded_to_bfloat16(float x) {
 #if defined(__CUDA_ARCH__)
-  // The upper half of a pair is where a float has it: one instruction, without a shift.
+  // The upper half of a pair is at a float's position already: one instruction, no shift.
   std::uint32_t bits;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(x), "f"(0.0f));
   return bit_cast<float>(bits);
@@ -159,8 +161,8 @@ BRIDGE_HD float rounded_to_bfloat16(float x) {
 #endif
 }
 
-// Two 16-bit numbers in one 32-bit word, the first in the low half, as vector loads and stores of
-// a GPU hold them: one instruction for each number there.
+// The two 16-bit elements of a 32-bit word, the first in the low half, as vector loads and stores
+// of a GPU transfer them. Converting each takes one instruction there.
 struct FloatPair {
   float first;
   float second;
@@ -180,7 +182,7 @@ BRIDGE_HD FloatPair to_float_pair<float16>(std::uint32_t word) {
           to_float(float16{static_cast<std::uint16_t>(word >> 16)})};
 }
 
-// The bits of round_to<T> of each.
+// Rounds both numbers to T and packs their bits.
 template <class T>
 BRIDGE_HD std::uint32_t round_to_pair(FloatPair x) {
   const T first = round_to<T>(x.first);

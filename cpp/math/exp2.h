@@ -1,12 +1,13 @@
-// 2^-k and 2^f - 1 for a reduced argument, and the reciprocal: what the GELU forms are made of.
+// Building blocks of the GELU forms: 2^-k and 2^f - 1 for a reduced argument, and the reciprocal.
 #pragma once
 
 #include "math/scalar.h"
 
 namespace bridge::math {
 
-// What a long function computes first: a loop may do that for many numbers before another goes on
-// with them, as a processor sees only so far ahead along a chain of operations.
+// The results of the first step of a long function. A loop can take the first step for many numbers
+// before the second, because a processor looks ahead only a limited distance along a chain of
+// operations.
 template <class Real>
 struct Started {
   Real first, second;
@@ -14,19 +15,19 @@ struct Started {
 
 namespace detail {
 
-// Constants are tables indexed by the working precision; scripts/fit_gelu.py prints them.
+// Constants for each working precision; scripts/fit_gelu.py prints them.
 template <class Real>
 struct Exp2Table;
 
 template <>
 struct Exp2Table<float> {
-  // 2^-k is carried as 2^(lift - k), which stays normal where 2^-k does not; the last operation
-  // of every function takes the 2^-lift away, and rounds into the denormals once.
+  // 2^-k is stored as 2^(lift - k), which is normal where 2^-k is not. The last operation of every
+  // function removes the factor 2^lift, so that a denormal result is rounded once.
   static constexpr int lift = 64;
-  // Adding it to -v leaves the exponent field of 2^(lift - k), k = round(v), in the low bits.
+  // magic - v has the exponent field of 2^(lift - k), k = round(v), in its low bits.
   static constexpr float magic = 0x1.8p23f + (lift + 127);
   static constexpr int degree = 5;
-  // (2^f - 1) / f on [-1/2, 1/2]: 2^-28.1 of 2^f.
+  // (2^f - 1) / f on [-1/2, 1/2]; error 2^-28.1 relative to 2^f.
   static constexpr float coefficients[degree + 1] = {
       0x1.62e430p-1f, 0x1.ebfbd8p-3f,  0x1.c6af78p-5f,
       0x1.3b30b0p-7f, 0x1.5f0a66p-10f, 0x1.3f906cp-13f,
@@ -40,7 +41,7 @@ struct Exp2Table<double> {
   static constexpr int lift = 512;
   static constexpr double magic = 0x1.8p52 + (lift + 1023);
   static constexpr int degree = 12;
-  // 2^-55.5 of 2^f.
+  // Error 2^-55.5 relative to 2^f.
   static constexpr double coefficients[degree + 1] = {
       0x1.62e42fefa39efp-1,  0x1.ebfbdff82c58fp-3,  0x1.c6b08d704a0c0p-5,  0x1.3b2ab6fba4e7bp-7,
       0x1.5d87fe78a6732p-10, 0x1.430912f86ac5bp-13, 0x1.ffcbfc5889cb0p-17, 0x1.62c022460176ep-20,
@@ -51,7 +52,7 @@ struct Exp2Table<double> {
   static constexpr int newton_steps = 3;
 };
 
-// Horner's rule for Table::coefficients, lowest first.
+// Horner's rule for Table::coefficients, lowest degree first.
 template <class Table, int Next = 0, class Real>
 BRIDGE_HD Real polynomial(Real x) {
   constexpr Real coefficient = Table::coefficients[Next];
@@ -62,7 +63,8 @@ BRIDGE_HD Real polynomial(Real x) {
   }
 }
 
-// k = round(v) for v = multiplicand * multiplier >= 0 (the product is never rounded by itself).
+// k = round(v) and 2^(lift - k), for v = multiplicand * multiplier >= 0. The product itself is
+// never rounded.
 template <class Real>
 struct Rounded {
   Real k;
@@ -77,14 +79,14 @@ BRIDGE_HD Rounded<Real> round_product(Real multiplicand, Real multiplier) {
                                       to_bits(shifted) << Format<Real>::mantissa_bits))};
 }
 
-// 2^f - 1 for |f| <= 1/2 (and a little more).
+// 2^f - 1 for |f| up to slightly more than 1/2.
 template <class Real>
 BRIDGE_HD Real exp2_minus_one(Real f) {
   return f * polynomial<Exp2Table<Real>>(f);
 }
 
-// The same with half the rounding error, for one operation more: the sum of the small terms meets
-// the large one last.
+// 2^f - 1 with half the rounding error, for one more operation: the sum of the small terms is added
+// to the large term last.
 template <class Real>
 BRIDGE_HD Real exp2_minus_one_carefully(Real f) {
   using Table = Exp2Table<Real>;
@@ -92,8 +94,9 @@ BRIDGE_HD Real exp2_minus_one_carefully(Real f) {
   return fma(f, first, f * (f * polynomial<Table, 1>(f)));
 }
 
-// 1/d to about half the working precision, for normal d > 0: the integer seed is within 5 %, each
-// Newton step squares the error. A recursion, because compilers do not vectorise around a loop.
+// 1/d to about half of the working precision, for normal d > 0. The integer seed is within 5 %;
+// each Newton step squares the error. This is a recursion because compilers do not vectorise around
+// a loop.
 template <class Real, int Steps = Exp2Table<Real>::newton_steps>
 BRIDGE_HD Real rough_reciprocal(Real d) {
   if constexpr (Steps == 0) {
@@ -104,14 +107,15 @@ BRIDGE_HD Real rough_reciprocal(Real d) {
   }
 }
 
-// A positive number as an unevaluated sum.
+// A number as the unevaluated sum high + low.
 template <class Real>
 struct Pair {
   Real high;
   Real low;
 };
 
-// n / d to little more than the rounding of the result: one remainder step on a rough reciprocal.
+// n / d with an error little above the rounding of the result: one remainder step on a rough
+// reciprocal of d.
 template <class Real>
 BRIDGE_HD Real divide(Real n, Pair<Real> d, Real rough) {
   const Real quotient = n * rough;

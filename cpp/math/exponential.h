@@ -1,6 +1,6 @@
-// e^x and what is made of it, for float and double: at most 2 units in the last place everywhere
-// (docs/numerics.md), subnormal results rounded once, NaN for NaN. No branches, so that loops
-// around them are vectorised.
+// e^x and functions built on it, for float and double. Errors are at most 2 units in the last place
+// everywhere (docs/numerics.md); a subnormal result is rounded once; NaN gives NaN. There are no
+// branches, so that loops around these functions are vectorised.
 #pragma once
 
 #include "math/exp2.h"
@@ -10,12 +10,12 @@ namespace bridge::math {
 
 namespace detail {
 
-// Whether what 16 bits need is less than the arithmetic gives.
+// True for float arithmetic with results of 16 bits, which need less accuracy than float has.
 template <bool kIs16, class Real>
 constexpr bool is_short = kIs16 && sizeof(Real) == sizeof(float);
 
-// log2(e) and log(2) as high + low; log2_high has so many trailing zero bits that its product with
-// an exponent is exact. Beyond +-bound every result has overflowed, or underflowed to 0 or -1.
+// log2(e) and log(2) as high + low. log2_high has enough trailing zero bits for its product with an
+// exponent to be exact. Beyond +-bound every result has overflowed, or underflowed to 0 or -1.
 template <class Real>
 struct ExponentTable;
 
@@ -37,30 +37,30 @@ struct ExponentTable<double> {
   static constexpr double bound_of_exp2 = 1200.0;
 };
 
-// 2^n as two normal factors, for |n| below twice the largest exponent: the product with the first
-// is exact, the one with the second overflows or rounds into the subnormals, once.
+// 2^n as two normal factors, for |n| below twice the largest exponent. Multiplying by the first is
+// exact; multiplying by the second overflows or rounds into the subnormals, once.
 template <class Real>
 struct PowerOfTwo {
   Real first;
   Real second;
 };
 
-// `shifted` is the magic number plus n.
+// `shifted` is ExponentTable<Real>::magic + n.
 template <class Real>
 BRIDGE_HD PowerOfTwo<Real> power_of_two_from(Real shifted) {
   using Bits = typename Format<Real>::Bits;
   constexpr int mantissa = Format<Real>::mantissa_bits;
   constexpr Bits bias = Format<Real>::exponent_bias;
-  // Unsigned: of a NaN it is any number, and more may overflow.
+  // Unsigned, because n is arbitrary for a NaN, and more arithmetic on it may overflow.
   const Bits n = to_bits(shifted) - to_bits(ExponentTable<Real>::magic);
-  // Half of it, rounded down, by a shift of what is no longer negative: SSE2 and AVX2 have no
-  // arithmetic shift of 64 bits.
+  // n / 2, rounded down. The offset makes the shifted number non-negative: SSE2 and AVX2 have no
+  // arithmetic shift of 64-bit integers.
   constexpr Bits offset = Bits(1) << 12;
   const Bits half = ((n + offset) >> 1) - offset / 2;
   return {bit_cast<Real>((half + bias) << mantissa), bit_cast<Real>((n - half + bias) << mantissa)};
 }
 
-// 2^(n + Lift), where that is a normal number.
+// 2^(n + Lift), which must be a normal number.
 template <int Lift, class Real>
 BRIDGE_HD Real normal_power_from(Real shifted) {
   using Bits = typename Format<Real>::Bits;
@@ -81,7 +81,7 @@ struct Exponent {
   Real f;
 };
 
-// For x within the bound.
+// `held` is x clamped to the bound.
 template <class Real>
 BRIDGE_HD Exponent<Real> exponent_of(Real held, Real magic = ExponentTable<Real>::magic) {
   using Table = ExponentTable<Real>;
@@ -90,13 +90,13 @@ BRIDGE_HD Exponent<Real> exponent_of(Real held, Real magic = ExponentTable<Real>
   return {shifted, fma(held, Table::log2e_low, high)};
 }
 
-// 2^f, rounded about once.
+// 2^f, with an error little above one rounding.
 template <class Real>
 BRIDGE_HD Real power_of_fraction(Real f) {
   return fma(f, polynomial<Exp2Table<Real>>(f), Real(1));
 }
 
-// 2^f on [-1/2, 1/2] over the factor, 2^-18.6; scripts/fit_for_16_bits.py.
+// 2^f / factor on [-1/2, 1/2], error 2^-18.6; scripts/fit_for_16_bits.py prints the constants.
 struct Exp2TableFor16Bits {
   static constexpr int degree = 3;
   static constexpr float coefficients[degree + 1] = {
@@ -108,8 +108,8 @@ struct Exp2TableFor16Bits {
   static constexpr float factor = 1.0f - 0x1.8c618ep-21f;
 };
 
-// top e^-size 2^lift, which is a normal number wherever it has not underflowed without the factor,
-// for size from 0 to the bound; rounded once more than 2^f - 1.
+// 2^lift top e^-size for size from 0 to the bound, with one rounding more than 2^f - 1. The result
+// is a normal number unless it underflows to 0 without the factor 2^lift.
 template <class Real>
 BRIDGE_HD Real lifted_decay(Real top, Real size) {
   const auto e = exponent_of(-size);
@@ -133,8 +133,8 @@ BRIDGE_HD Real exp(Real x) {
   return (detail::power_of_fraction(e.f) * scale.first) * scale.second;
 }
 
-// The bits of exp for x up to 40, in fewer operations: e^40 beyond. For results of 16 bits, of
-// floats: e^x to 2^-17.8, for x up to 40.
+// The bits of exp for x up to 40 in fewer operations; a larger x gives e^40. With kIs16 and float:
+// e^x with error 2^-17.8, for x up to 40.
 template <bool kIs16 = false, class Real>
 BRIDGE_HD Real exp_low(Real x) {
   using Powers = detail::Exp2Table<Real>;
@@ -178,26 +178,27 @@ BRIDGE_HD Real expm1(Real x) {
   const Real shifted = fma(held, Table::log2e, Table::magic);
   const Real n = shifted - Table::magic;
   const Real f = fma(held, Table::log2e, -n);
-  // Where n is 0, and the result may be small, what f lacks counts.
+  // If n is 0 the result may be small, so the rounding error of f matters.
   const Real lost = n == 0 ? fma(held, Table::log2e, -f) : Real(0);
   const Real rest = fma(held, Table::log2e_low, lost);
   const auto scale = detail::power_of_two_from(shifted);
   const Real small = f * (f * detail::polynomial<Powers, 1>(f));
   const Real rough = fma(f, first, small);
-  // 2^f - 1 as power + low: next to x = log(2)/2, where n is 1, its rounding would count twice.
+  // 2^f - 1 as power + low. Near x = log(2)/2, where n is 1, the rounding error of a single number
+  // would count twice.
   const Real added = fma(rest * first, 1 + rough, small);
   const Real high = f * first;
   const Real power = high + added;
   const Real low = (added - (power - high)) + fma(f, first, -high);
   const Real whole = scale.first * scale.second;
   const Real sum = fma(whole, low, fma(whole, power, whole - 1));
-  // Where 2^n may overflow before it is multiplied, the -1 is far below the last place.
+  // For large x, where 2^n alone may overflow, the -1 is far below the last place.
   const Real large = ((1 + power) * scale.first) * scale.second;
   const Real near_zero = x == 0 ? x : sum;  // the sum would lose the sign of a zero
   return x > Real(Format<Real>::mantissa_bits + 8) ? large : near_zero;
 }
 
-// Of sigmoid and silu, what they start with: 2^lift e^-|x|, and the numerator of silu.
+// The first step of sigmoid and silu: 2^lift e^-|x|, and the numerator of silu.
 template <class Real>
 BRIDGE_HD Started<Real> start_logistic(Real x) {
   const Real size = min_keep_nan(detail::ExponentTable<Real>::bound, absolute(x));
@@ -206,8 +207,9 @@ BRIDGE_HD Started<Real> start_logistic(Real x) {
   return {lifted, negative ? detail::lifted_decay(-size, size) : x};
 }
 
-// 1 / (1 + e^-x), from e^-|x|, so that the start is that of -x too. A derivative takes it of x and
-// of -x, and silu(x): what these have in common is written alike, so that it is computed once.
+// 1 / (1 + e^-x), computed from e^-|x|, so that x and -x share the first step. A derivative uses
+// sigmoid(x), sigmoid(-x) and silu(x); their common parts are written alike, so that the compiler
+// computes them once.
 template <class Real>
 BRIDGE_HD Real sigmoid(Real x, Started<Real> start) {
   constexpr Real unlift = power_of_two<Real>(-detail::Exp2Table<Real>::lift);
@@ -229,7 +231,7 @@ BRIDGE_HD Real silu(Real x, Started<Real> start) {
   const Real lifted = start.first, top = start.second;
   const bool negative = is_negative(x);
   const Real y = detail::over_one_and(top, lifted * unlift);
-  // Large numbers stay what they are, infinity too, and zeros keep their sign.
+  // Large numbers and infinity are their own result, and zeros keep their sign.
   return (x > 40 || top == 0 ? top : y) * (negative ? unlift : Real(1));
 }
 
@@ -238,7 +240,7 @@ BRIDGE_HD Real silu(Real x) {
   return silu(x, start_logistic(x));
 }
 
-// e^(-x^2), or e^(-x^2/2), with the square not rounded.
+// e^(-x^2), or e^(-x^2/2) if Halved, computed from the unrounded square.
 template <bool Halved, class Real>
 BRIDGE_HD Real gauss(Real x) {
   constexpr Real factor = Halved ? 1 : 2;

@@ -1,4 +1,4 @@
-// GELU, its derivatives, in three forms and three precisions: the front of the gelu_*.h files.
+// GELU and its derivatives in three forms and three precisions; the gelu_*.h files implement them.
 #pragma once
 
 #include <type_traits>
@@ -17,9 +17,9 @@ enum class GeluForm : int { tanh = 0, erf = 1, sigmoid = 2 };
 
 namespace bridge::math {
 
-// The value (Order 0), first or second derivative of GELU at h.
-// -inf gives -0, 0, 0; +inf gives +inf, 1, 0; NaN gives some NaN (rounding makes it canonical). The
-// logistic forms for float16 have a value at -inf that becomes -0 when it is rounded.
+// The value (Order 0), first or second derivative of GELU at h. -inf gives -0, 0, 0; +inf gives
+// +inf, 1, 0; NaN gives some NaN (the final rounding makes it canonical). At -inf the logistic
+// forms for float16 give a number that rounds to -0.
 template <class Precision, GeluForm F, int Order>
 BRIDGE_HD typename Precision::real gelu(typename Precision::real h) {
   static_assert(Order >= 0 && Order <= 2);

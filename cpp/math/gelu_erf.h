@@ -9,8 +9,8 @@ namespace bridge::math::detail {
 template <class Real>
 struct ErfTable;
 
-// rate: log2(e)/2, density: 1/sqrt(2 pi). The offset has enough trailing zero bits for
-// offset - (slope a + offset) to be exact. Past the bound every result has underflowed.
+// `rate` is log2(e)/2, `density` 1/sqrt(2 pi). The offset has enough trailing zero bits for offset
+// - (slope a + offset) to be exact. Beyond the bound every result has underflowed.
 template <>
 struct ErfTable<float> {
   static constexpr float bound = 15.0f;
@@ -28,12 +28,12 @@ struct ErfTable<double> {
   static constexpr double slope = 2.0, offset = 3.0, scale = 4.0;
 };
 
-// g in powers of t. Where |t| is small g is most accurate: for the value in the middle of its
-// range, for the derivative where R cancels against a / sqrt(2 pi).
+// Coefficients of g in powers of t. g is most accurate where |t| is small: for the value in the
+// middle of its range, for the derivative where R cancels against a / sqrt(2 pi).
 template <class Real, int Order>
 struct ErfTail;
 
-// 2^-27.8 of 1 + g; next to a = 0, where 16-bit denormals see the last bit, 2^-32.
+// Error 2^-27.8 relative to 1 + g, and 2^-32 near a = 0, where 16-bit denormals show the last bit.
 template <>
 struct ErfTail<float, 0> {
   static constexpr float shift = -0.4609375f;
@@ -45,7 +45,7 @@ struct ErfTail<float, 0> {
   };
 };
 
-// 2^-28.2 of 1 + g.
+// Error 2^-28.2 relative to 1 + g.
 template <>
 struct ErfTail<float, 1> {
   static constexpr float shift = -0.25f;
@@ -57,7 +57,7 @@ struct ErfTail<float, 1> {
   };
 };
 
-// 2^-53.9 of 1 + g.
+// Error 2^-53.9 relative to 1 + g.
 template <int Order>
 struct ErfTail<double, Order> {
   static constexpr double shift = -1.0;
@@ -77,7 +77,7 @@ struct ErfTail<double, Order> {
   };
 };
 
-// exp(-a^2/2) = 2^-k (1 + power), with a^2 carried exactly as high + low.
+// exp(-a^2/2) = 2^-k (1 + power), computed from a^2 as an exact sum high + low.
 template <class Real>
 struct Gaussian {
   Real lifted;  // 2^(lift - k)
@@ -111,20 +111,20 @@ BRIDGE_HD Real gelu_erf(Real h) {
     const Pair<Real> d{sum, fma(Table::slope, a, Table::offset - sum)};
     const Real rough = rough_reciprocal(d.high);
     if constexpr (Order == 0) {
-      // The rounding of a / d is answered in part by that of g, its function.
+      // g is a function of the rounded quotient and so compensates part of its rounding error.
       const Real quotient = divide(a, d, rough);
       const Real g = polynomial<Tail>(fma(quotient, Table::scale, Tail::shift));
-      // (1 + g)(1 + power) - 1, kept apart from the 1 so that its rounding counts less.
+      // (1 + g)(1 + power) - 1. The 1 is added last, so that the rounding of this part counts less.
       const Real excess = fma(bell.power, g, bell.power) + g;
       const Real tail = fma(quotient, excess, quotient) * bell.lifted;
       return fma(tail, -unlift, positive_part(h));
     } else {
       // gelu'(-a) = exp(-a^2/2) (R - a / sqrt(2 pi)), and gelu'(a) = 1 - gelu'(-a). R is summed
-      // from 1/d, the remainder that 1/d lacks, and g/d: near the zero of the difference the
-      // large parts cancel before anything else has been rounded.
+      // from 1/d, the rounding error of 1/d, and g/d, so that near the zero of the difference the
+      // large parts cancel before anything else is rounded.
       const Real reciprocal = fma(rough, fma(-d.high, rough, Real(1)), rough);
       const Real missing = reciprocal * fma(-reciprocal, d.low, fma(-reciprocal, d.high, Real(1)));
-      // t from 1/d instead of a/d: a = (d - offset) / slope.
+      // t computed from 1/d instead of a/d, with a = (d - offset) / slope.
       constexpr Real falling = -Table::scale * Table::offset / Table::slope;
       constexpr Real start = Table::scale / Table::slope + Tail::shift;
       const Real t = fma(missing, falling, fma(reciprocal, falling, start));

@@ -1,6 +1,6 @@
-// GELU for calls whose every operand is of one 16-bit type: float arithmetic, as short as the type
-// allows. Within 0.51 units of the type; next to the zero of the logistic forms' derivative, whose
-// terms cancel, within 2^-26 more.
+// GELU for calls whose operands all have one 16-bit type, in the shortest float arithmetic that the
+// type allows. Errors are at most 0.51 units of the type; near the zero of the logistic forms'
+// derivative, where terms cancel, 2^-26 more.
 #pragma once
 
 #include "math/gelu_logistic.h"
@@ -9,20 +9,22 @@
 
 namespace bridge::math::detail {
 
-// ---- As a power of two: log2 of the tail is a polynomial in a = |h|. ----
+// ---- The tail as a power of two: log2 of the tail is a polynomial in a = |h|. ----
 
-// coefficients: of 2 + v 2^(1 - whole_bits) in powers of a - centre, v = lift + log2(share) and
-// what power_of_fixed adds. Order 0: gelu(-a) = -a share. Order 1: gelu'(-a) = (line_start -
-// line_slope a) share, a line whose zero is the derivative's to 2^-41. v is more than 3 where
-// results are normal numbers. At the bound the result is exactly 0: so is gelu' at -infinity, also
-// times the largest number, and times infinity it is NaN. For bfloat16 the result underflows there;
-// for float16 the power has no bit left, which holds at that very number.
+// `coefficients` give 2 + v 2^(1 - whole_bits) in powers of a - centre, where v is lift +
+// log2(share) plus the constant of power_of_fixed. Order 0: gelu(-a) = -a share. Order 1: gelu'(-a)
+// = (line_start - line_slope a) share; the zero of this line equals the zero of the derivative to
+// 2^-41. v exceeds 3 wherever results are normal numbers.
+//
+// At the bound the result is exactly 0, and so is gelu' at -infinity: its product with the largest
+// finite number is 0, its product with infinity is NaN. For bfloat16 the result underflows there.
+// For float16 all bits of the power are 0, which is true of exactly this number.
 template <class Precision, GeluForm F, int Order>
 struct ShareTable {
   static constexpr bool exists = false;
 };
 
-// 2^-16.1 of the share.
+// Relative error of the share: 2^-16.1.
 template <>
 struct ShareTable<SingleForBfloat16, GeluForm::erf, 0> {
   static constexpr bool exists = true;
@@ -36,7 +38,7 @@ struct ShareTable<SingleForBfloat16, GeluForm::erf, 0> {
   };
 };
 
-// 2^-16.5.
+// Relative error of the share: 2^-16.5.
 template <>
 struct ShareTable<SingleForBfloat16, GeluForm::erf, 1> {
   static constexpr bool exists = true;
@@ -51,7 +53,7 @@ struct ShareTable<SingleForBfloat16, GeluForm::erf, 1> {
   };
 };
 
-// 2^-18.7.
+// Relative error of the share: 2^-18.7.
 template <>
 struct ShareTable<SingleForFloat16, GeluForm::erf, 0> {
   static constexpr bool exists = true;
@@ -64,7 +66,7 @@ struct ShareTable<SingleForFloat16, GeluForm::erf, 0> {
   };
 };
 
-// 2^-18.6.
+// Relative error of the share: 2^-18.6.
 template <>
 struct ShareTable<SingleForFloat16, GeluForm::erf, 1> {
   static constexpr bool exists = true;
@@ -78,7 +80,7 @@ struct ShareTable<SingleForFloat16, GeluForm::erf, 1> {
   };
 };
 
-// 2^-18.8.
+// Relative error of the share: 2^-18.8.
 template <>
 struct ShareTable<SingleForFloat16, GeluForm::tanh, 1> {
   static constexpr bool exists = true;
@@ -108,11 +110,11 @@ BRIDGE_HD float gelu_by_logarithm(float h) {
   }
 }
 
-// ---- The logistic forms, as in gelu_logistic.h. ----
+// ---- The logistic forms of gelu_logistic.h. ----
 
-// 2 + (v + 8) 2^(1 - whole_bits) is first + a (rate + cubic a^2), and gain times its power plus
-// constant is constant (1 + 2^v). Past the bound every result has underflowed: to 0 for bfloat16,
-// to less than 2^-44 for float16, in which that is -0.
+// The argument of power_of_fixed is first + a (rate + cubic a^2) = 2 + (v + 8) 2^(1 - whole_bits),
+// and gain * power + constant = constant * (1 + 2^v). Beyond the bound every result has
+// underflowed: to 0 for bfloat16, and for float16 to less than 2^-44, which rounds to -0.
 template <class Precision, GeluForm F>
 struct LogisticTableFor16Bits;
 
@@ -166,9 +168,9 @@ BRIDGE_HD float gelu_logistic_for_16_bits(float h) {
   return fma(a * r.seed, -r.factor, positive_part(h));
 }
 
-// The derivative of the logistic forms, from logistic_for_16_bits.h; its rate is log2 of e^-w over
-// a, and slope w', both with a factor of their own. At the bound the product underflows to 0, as in
-// SiluTable. 2^-17.7.
+// Constants for the derivative of the logistic forms, which logistic_for_16_bits.h computes:
+// rate * a is unit * w / ln 2, and slope is one * w'. At the bound the product underflows to 0, as
+// in SiluTable. Error 2^-17.7.
 template <class Precision, GeluForm F>
 struct SlopeTable;
 

@@ -10,10 +10,9 @@ namespace bridge::math::detail {
 template <class Real, GeluForm F>
 struct LogisticTable;
 
-// rate: w / ln 2 = a (rate + cubic a^2); rate_high has trailing zero bits, so that
-// rate_high - (rate_high + cubic a^2) is exact for every a below the bound.
-// slope: w' = slope + slope_cubic a^2, split in the same way. Past the bound every result has
-// underflowed.
+// rate: w / ln 2 = a (rate + cubic a^2). rate_high has enough trailing zero bits for rate_high -
+// (rate_high + cubic a^2) to be exact for every a below the bound. slope: w' = slope + slope_cubic
+// a^2, split in the same way. Beyond the bound every result has underflowed.
 template <>
 struct LogisticTable<float, GeluForm::tanh> {
   static constexpr float bound = 11.5f;
@@ -46,7 +45,7 @@ struct LogisticTable<double, GeluForm::sigmoid> {
   static constexpr double slope = 0x1.b3b645a1cac08p+0, slope_low = 0x1.89374bc6a7efap-55;
 };
 
-// w(a) / ln 2 as a (high + low): its rounding alone would cost tens of ULP in the tail.
+// w(a) / ln 2 as a (high + low). A rounded rate alone would cost tens of ULP in the tail.
 template <class Real, GeluForm F>
 BRIDGE_HD Pair<Real> logistic_rate(Real a) {
   using Table = LogisticTable<Real, F>;
@@ -62,12 +61,12 @@ BRIDGE_HD Pair<Real> logistic_rate(Real a) {
   }
 }
 
-// s + p as high + low, of 2^lift s and p - 1.
+// s + p as high + low, from 2^lift s and p - 1.
 template <class Real>
 BRIDGE_HD Pair<Real> logistic_denominator(Real lifted, Real power) {
   constexpr Real unlift = power_of_two<Real>(-Exp2Table<Real>::lift);
-  // 1 + s + (p - 1): |p - 1| < 1 makes the sums' errors exact; that of 1 + s matters at s = 2^-24
-  // alone, where it is a whole ULP.
+  // 1 + s + (p - 1): the errors of the sums are exact because |p - 1| < 1. The error of 1 + s
+  // matters only at s = 2^-24, where it is a whole ULP.
   const Real whole = fma(lifted, unlift, Real(1));
   const Real whole_low = fma(lifted, unlift, 1 - whole);
   const Real sum = whole + power;
@@ -79,7 +78,7 @@ BRIDGE_HD Real logistic_size(Real h) {
   return min_keep_nan(LogisticTable<Real, F>::bound, absolute(h));
 }
 
-// 2^lift s and p - 1, of a.
+// 2^lift s and p - 1 for a.
 template <class Real, GeluForm F, int Order>
 BRIDGE_HD Started<Real> logistic_powers(Real a) {
   const Pair<Real> rate = logistic_rate<Real, F>(a);
@@ -136,8 +135,8 @@ BRIDGE_HD Real gelu_logistic(Real h, Real a, Started<Real> powers) {
       const bool negative = is_negative(h);
       return fma(tail, negative ? unlift : -unlift, negative ? Real(0) : Real(1));
     } else {
-      // gelu'' = s p / (s + p)^2 (2 w' + a w'' - a w'^2 t), t = (p - s) / (s + p) = 1 - 2 s /
-      // (s + p): an even function.
+      // gelu'' = s p / (s + p)^2 (2 w' + a w'' - a w'^2 t), an even function, with t = (p - s) / (s
+      // + p) = 1 - 2 s / (s + p).
       Real bend = 2 * (Table::slope + Table::slope_low);
       if constexpr (F == GeluForm::tanh) bend = fma(a * a, 4 * Table::slope_cubic, bend);
       const Real reciprocal = fma(rough, fma(-d.high, rough, Real(1)), rough);
@@ -160,7 +159,7 @@ BRIDGE_HD Real gelu_logistic(Real h) {
   return gelu_logistic<Real, F, Order>(h, a, logistic_powers<Real, F, Order>(a));
 }
 
-// The same in two steps.
+// gelu_logistic in two steps.
 template <GeluForm F, int Order, class Real>
 BRIDGE_HD Started<Real> start_gelu(Real h) {
   return logistic_powers<Real, F, Order>(logistic_size<Real, F>(h));

@@ -1,11 +1,11 @@
-// log(sum of e^x) along a row, and what that is beyond the largest x, for float and double. Terms
-// are 2^lift e^(x - w log(2)), with w log(2) next to the largest x, of the x that are less than it;
-// those that equal it are counted. So the sum keeps its digits however small it is beside the
-// largest one's power, and a row of one large number and thousands of small ones rounds no worse
-// than another.
+// log(sum of e^x) along a row, and its excess over the row's largest x, for float and double. An x
+// below the largest adds the term 2^lift e^(x - w log(2)), with w log(2) close to the largest x.
+// Elements equal to the largest are counted instead. So the sum keeps its digits however small it
+// is beside the power of the largest x, and a row of one large number and thousands of small ones
+// has no larger rounding error than another row.
 //
-// Of x that have 16 bits, or are such times a number, powers take fewer operations: in float they
-// are exact to 2^-23.6 and |x - largest| 2^-26, but for a factor that all have in common.
+// For x of 16 bits, or such x times a number, powers take fewer operations. In float they are then
+// exact to 2^-23.6 + |x - largest| 2^-26, apart from a common factor.
 #pragma once
 
 #include <type_traits>
@@ -15,13 +15,13 @@
 
 namespace bridge::math {
 
-// What a row's largest x says of its terms.
+// The constants of a row, which follow from its largest x.
 template <class Real>
 struct LogSumRow {
-  Real shift;  // what x are measured from
+  Real shift;  // the number that x are measured from
   Real rate;
-  Real magic;  // leaves lift + n - w in the low bits of its sum with the exponent of 2^n
-  Real floor;  // x less the shift are held above it: smaller terms are lost beside the largest's
+  Real magic;  // its sum with the exponent of 2^n has lift + n - w in its low bits
+  Real floor;  // least value of x - shift: smaller terms vanish beside the largest x's power
 };
 
 namespace detail {
@@ -39,13 +39,14 @@ struct LogSumTable<double> {
   static constexpr double bound = 790.0, bound_of_exp2 = 1140.0;
 };
 
-// 2^f on [-1/2, 1/2], 2^-23.6, but for a factor of 1 - 2^-23.7; scripts/fit_for_16_bits.py.
+// 2^f (1 - 2^-23.7) on [-1/2, 1/2], error 2^-23.6; scripts/fit_for_16_bits.py prints the constants.
 struct LogSumPowerOf16Bits {
   static constexpr int degree = 4;
   static constexpr float coefficients[degree + 1] = {
       0x1.62e428p-1f, 0x1.ebf918p-3f, 0x1.c6b662p-5f, 0x1.3d0b2cp-7f, 0x1.5c2a92p-10f,
   };
-  // log of that factor, and of what lacks where the rate has no low part, for each x.
+  // Corrections of the logarithm: for that factor, and, per unit of x, for the low part of log2(e),
+  // which the rate lacks.
   static constexpr float lost = 0x1.3ab804p-24f, lost_of_x = 0x1.cab1b6p-27f;
 };
 
@@ -64,7 +65,7 @@ BRIDGE_HD Real log_sum_power(Real x, const LogSumRow<Real>& row) {
   return bit_cast<Real>(static_cast<typename Format<Real>::Bits>(to_bits(power) + exponent));
 }
 
-// The sum of the terms over the power of the largest.
+// The sum of the terms divided by the power of the largest x.
 template <bool kIs16, class Real>
 BRIDGE_HD Real log_sum_beside(Real sum, Real largest, const LogSumRow<Real>& row) {
   return row.rate == 0 ? Real(0) : sum / log_sum_power<kIs16>(largest, row);
@@ -72,10 +73,11 @@ BRIDGE_HD Real log_sum_beside(Real sum, Real largest, const LogSumRow<Real>& row
 
 }  // namespace detail
 
-// Nothing is subtracted from moderate x: of equal ones the rounding would be the same. Of others
-// every x whose power counts lies within a factor of two of the largest, and the difference is
-// exact. Of 16 bits, those beyond 2^21 that differ do so by a thousand, so that only equal ones
-// count; the magic number takes no larger exponents. There all others have the least power.
+// Moderate x have shift 0, because the rounding of x - shift would be the same for all equal x and
+// add up. For larger ones, every x whose power counts lies within a factor of two of the largest,
+// and the difference is exact. With 16 bits, numbers beyond 2^21 that differ do so by a thousand,
+// so that only those equal to the largest count; the magic number takes no larger exponents. All
+// others then get the least power.
 template <bool kIs16, class Real>
 BRIDGE_HD LogSumRow<Real> log_sum_row(Real largest) {
   using Table = detail::LogSumTable<Real>;
@@ -94,13 +96,14 @@ BRIDGE_HD LogSumRow<Real> log_sum_row(Real largest) {
   }
 }
 
-// The term of an x that is less than the largest, or -infinity.
+// The term of an x that is less than the largest, or is -infinity.
 template <bool kIs16, class Real>
 BRIDGE_HD Real log_sum_term_of_less(Real x, const LogSumRow<Real>& row) {
   return detail::log_sum_power<kIs16>(x, row);
 }
 
-// The term of any x. That of the largest is -infinity's, of which no result shows anything.
+// The term of any x. An x equal to the largest gets the term of -infinity, which is too small to
+// show in a result.
 template <bool kIs16, class Real>
 BRIDGE_HD Real log_sum_term(Real x, Real largest, const LogSumRow<Real>& row) {
   return log_sum_term_of_less<kIs16>(x < largest ? x : Real(-__builtin_inf()), row);
@@ -111,16 +114,16 @@ BRIDGE_HD Real log_sum_term(Real x, Real largest) {
   return log_sum_term<kIs16>(x, largest, log_sum_row<kIs16>(largest));
 }
 
-// log(sum of e^(x - largest)) from the sum of the terms and how many x are the largest: 0 where
-// that is infinite or NaN.
+// log(sum of e^(x - largest)), from the sum of the terms and the number of x equal to the largest;
+// 0 if the largest is infinite or NaN.
 template <bool kIs16, class Real>
 BRIDGE_HD Real log_sum_rest(Real sum, Real count, Real largest) {
   const Real beside = detail::log_sum_beside<kIs16>(sum, largest, log_sum_row<kIs16>(largest));
   return absolute(largest) <= Format<Real>::largest ? log1p((count - 1) + beside) : Real(0);
 }
 
-// log(sum of e^x) from the same: the largest itself where it is infinite or NaN, or alone. It is
-// not the sum of both, which may cancel.
+// log(sum of e^x), from the same arguments: the largest x itself if it is infinite, NaN or alone.
+// Adding log_sum_rest to the largest x is no substitute, because the two may cancel.
 template <bool kIs16, class Real>
 BRIDGE_HD Real log_sum(Real sum, Real count, Real largest) {
   using Short = detail::LogSumPowerOf16Bits;

@@ -1,6 +1,6 @@
-// Logarithms for float and double, at most 2 units in the last place: -infinity at 0, NaN below.
-// With x = 2^n m, m from sqrt(1/2) to sqrt(2), f = m - 1 and s = f / (2 + f), log(m) is 2 atanh(s)
-// = f - (f^2/2 - s (f^2/2 + r)), r = s^2 times a polynomial in s^2.
+// Logarithms for float and double, with errors of at most 2 units in the last place: -infinity at
+// 0, NaN below 0. Let x = 2^n m with m from sqrt(1/2) to sqrt(2), f = m - 1 and s = f / (2 + f).
+// Then log(m) = 2 atanh(s) = f - (f^2/2 - s (f^2/2 + r)), where r is s^2 times a polynomial in s^2.
 #pragma once
 
 #include "math/exponential.h"
@@ -13,7 +13,7 @@ namespace detail {
 template <class Real>
 struct LogarithmTable;
 
-// 2^-35.0 of log(m).
+// Error 2^-35.0 relative to log(m).
 template <>
 struct LogarithmTable<float> {
   static constexpr int degree = 3;
@@ -25,7 +25,7 @@ struct LogarithmTable<float> {
   };
 };
 
-// 2^-57.6 of log(m).
+// Error 2^-57.6 relative to log(m).
 template <>
 struct LogarithmTable<double> {
   static constexpr int degree = 6;
@@ -48,18 +48,18 @@ struct Mantissa {
   Real m;
 };
 
-// For normal x > 0.
+// Splits a normal x > 0.
 template <class Real>
 BRIDGE_HD Mantissa<Real> mantissa_of(Real x) {
   using Bits = typename Format<Real>::Bits;
   constexpr int mantissa = Format<Real>::mantissa_bits;
   constexpr Real root_half = sizeof(Real) == sizeof(float) ? 0x1.6a09e6p-1 : 0x1.6a09e667f3bcdp-1;
-  // Never negative: 2^12 exponents more than there are below.
+  // The offset is larger than any negative exponent's size, so that the difference is not negative.
   constexpr Bits offset = Bits(1) << (sizeof(Real) == sizeof(float) ? 7 : 11);
   const Bits bits = to_bits(x) - to_bits(root_half) + (offset << mantissa);
   const Bits exponent = bits >> mantissa;
   const Bits rest = to_bits(x) - ((exponent - offset) << mantissa);
-  // An integer below 2^22 in the mantissa of the magic number is that number of units.
+  // An integer below 2^22, added to the bits of the magic number, adds that many units.
   constexpr Real magic = ExponentTable<Real>::magic;
   const Real n = bit_cast<Real>(to_bits(magic) + exponent) - (magic + Real(offset));
   return {n, bit_cast<Real>(rest)};
@@ -93,7 +93,7 @@ BRIDGE_HD Real log(Real x) {
   return x > 0 ? positive : nowhere;
 }
 
-// log(1 + x): what the sum 1 + x lacks is added in the end.
+// log(1 + x); the rounding error of 1 + x is added at the end.
 template <class Real>
 BRIDGE_HD Real log1p(Real x) {
   const Real sum = 1 + x;

@@ -1,7 +1,7 @@
-// The logistic function, x times it and the derivative of that, for results of 16 bits: float
-// arithmetic, within 2^-14.7 for bfloat16 and 2^-19.2 for float16, down to where results have
-// underflowed. Next to the zero of the derivative, whose terms cancel, within 2^-26 more. Of
-// doubles they are the exact functions.
+// The logistic function, silu and silu's derivative for results of 16 bits, in float arithmetic.
+// Errors are at most 2^-14.7 for bfloat16 and 2^-19.2 for float16, down to where results underflow;
+// near the zero of the derivative, where terms cancel, 2^-26 more. For doubles these are the exact
+// functions.
 #pragma once
 
 #include "math/exponential.h"
@@ -20,18 +20,18 @@ BRIDGE_HD RoughReciprocal reciprocal_for_16_bits(float d) {
   }
 }
 
-// s = e^-w up to a factor, 1 + s up to another, and 1 / (1 + s)^2: products of s, a linear
-// function of both and the reciprocal's parts have no factor left.
+// s = e^-w up to a factor, d = 1 + s up to another, and 1 / (1 + s)^2. The factors cancel in
+// products of s, a linear function of s and d, and the reciprocal's parts.
 struct RoughLogistic {
   float s;
   float d;
   RoughReciprocal reciprocal;
 };
 
-// For w >= 0 with `rate a` its unit / ln 2 fold. s keeps float's accuracy next to the zero of
-// 1 + s - w: the polynomial is exact there, and v = k + f is not made a fixed-point number, but cut
-// by a magic sum. What is left of it, unit (f - 3/2), is shifted as the polynomial needs it, by a
-// number that costs no operation. The fourth power of the unit is in s, which so stays normal.
+// For w >= 0, with rate * a = unit * w / ln 2. Near the zero of 1 + s - w, s keeps the accuracy of
+// float: the polynomial is exact there, and v = k + f is not made a fixed-point number, but split
+// by a magic sum. The remainder, unit * (f - 3/2), already has the shift that the polynomial needs,
+// at no extra operation. s contains the fourth power of the unit, which keeps it normal.
 template <class Precision, class Table>
 BRIDGE_HD RoughLogistic logistic_for_16_bits(float a, float rate) {
   constexpr float unit = Table::unit, magic = unit * 0x1p23f;
@@ -43,13 +43,14 @@ BRIDGE_HD RoughLogistic logistic_for_16_bits(float a, float rate) {
   return {s, d, reciprocal_for_16_bits<Precision, Table::lift>(d * d)};
 }
 
-// A derivative at h from the one at -|h|, of what is h at one end and 0 at the other.
+// The derivative at h from the derivative at -|h|, for a function that tends to h at one end and to
+// 0 at the other.
 BRIDGE_HD float first_derivative_at(float h, float at_minus) {
   return is_negative(h) ? at_minus : 1.0f - at_minus;
 }
 
-// The derivative of h / (1 + e^-w) for a = |h| and slope = dw/da: s (1 + s - a w') / (1 + s)^2 at
-// -a.
+// The derivative of h / (1 + e^-w) from a = |h| and slope = dw/da; at -a it is s (1 + s - a w') /
+// (1 + s)^2.
 template <class Precision, class Table>
 BRIDGE_HD float logistic_slope_for_16_bits(float h, float a, float rate, float slope) {
   const auto parts = logistic_for_16_bits<Precision, Table>(a, rate);
@@ -57,12 +58,12 @@ BRIDGE_HD float logistic_slope_for_16_bits(float h, float a, float rate, float s
   return first_derivative_at(h, product * parts.reciprocal.seed * parts.reciprocal.factor);
 }
 
-// Of the sigmoid form of GELU, whose derivative is 0 at the same w; with powers of unit / 32 on
-// what the script prints.
+// Constants for the sigmoid form of GELU and for silu, whose derivatives have their zero at the
+// same w. They are the script's numbers times powers of unit / 32.
 template <class Precision>
 struct LogisticPowers;
 
-// 2^-17.4.
+// Error 2^-17.4.
 template <>
 struct LogisticPowers<SingleForBfloat16> {
   static constexpr float unit = 256.0f;
@@ -73,7 +74,7 @@ struct LogisticPowers<SingleForBfloat16> {
   static constexpr float one = 0x1.acd5cep-1f;
 };
 
-// 2^-22.7.
+// Error 2^-22.7.
 template <>
 struct LogisticPowers<SingleForFloat16> {
   static constexpr float unit = 32.0f;
@@ -84,8 +85,8 @@ struct LogisticPowers<SingleForFloat16> {
   static constexpr float one = 0x1.837682p-2f;
 };
 
-// w = a. At the bound a e^-a has underflowed in float: of a product with a large number, nothing is
-// left either.
+// silu has w = a. At the bound a e^-a has underflowed in float, so that its product with a large
+// number is 0 too.
 template <class Precision>
 struct SiluTable : LogisticPowers<Precision> {
   static constexpr float bound = 109.0f, rate = 0x1.715476p+0f * LogisticPowers<Precision>::unit;
@@ -96,7 +97,7 @@ struct RoughSilu {
   RoughLogistic logistic;
 };
 
-// What the three functions have in common: a compiler computes it once.
+// The part that the three functions have in common; a compiler computes it once.
 template <class Precision>
 BRIDGE_HD RoughSilu silu_parts_for_16_bits(float x) {
   using Table = SiluTable<Precision>;
@@ -111,7 +112,7 @@ template <class Precision>
 BRIDGE_HD float sigmoid_for_16_bits(float x) {
   const auto [a, parts] = detail::silu_parts_for_16_bits<Precision>(x);
   const float at_minus = parts.s * parts.d * parts.reciprocal.seed * parts.reciprocal.factor;
-  // The bits of s do not tell of NaN.
+  // The bits of s do not show that x is NaN, but a does.
   return fma(a, 0.0f, is_negative(x) ? at_minus : 1.0f - at_minus);
 }
 template <class Precision>
@@ -131,7 +132,7 @@ BRIDGE_HD double silu_for_16_bits(double x) {
   return silu(x);
 }
 
-// Its derivative.
+// The derivative of silu.
 template <class Precision>
 BRIDGE_HD float silu_slope_for_16_bits(float x) {
   using Table = detail::SiluTable<Precision>;

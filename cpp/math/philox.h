@@ -12,18 +12,19 @@ struct Philox {
   static constexpr int kRounds = 10;
   static constexpr std::uint32_t kMultiplier0 = 0xD2511F53u;
   static constexpr std::uint32_t kMultiplier1 = 0xCD9E8D57u;
-  // The key of the next round is the last one's plus these: the fractions of the golden ratio and
-  // of the square root of three.
+  // The key of a round is the previous key plus these constants: the fractions of the golden ratio
+  // and of the square root of three.
   static constexpr std::uint32_t kWeyl0 = 0x9E3779B9u;
   static constexpr std::uint32_t kWeyl1 = 0xBB67AE85u;
 
   std::uint32_t words[4];
 };
 
-// All 64 bits of the product.
+// The full 64-bit product.
 BRIDGE_HD std::uint64_t wide_product(std::uint32_t a, std::uint32_t b) {
 #if defined(__CUDA_ARCH__)
-  // nvcc makes two instructions of the product of widened factors, the second of which adds zero.
+  // nvcc compiles the product of widened factors to two instructions, the second of which adds
+  // zero.
   std::uint64_t product;
   asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
   return product;
@@ -32,8 +33,8 @@ BRIDGE_HD std::uint64_t wide_product(std::uint32_t a, std::uint32_t b) {
 #endif
 }
 
-// The words of the counter whose low half is `group` and high half `offset`, under `key`: those of
-// the elements 4 * group to 4 * group + 3.
+// The random words of the elements 4 * group to 4 * group + 3: the counter has `group` as its low
+// half and `offset` as its high half, and `key` is the key.
 BRIDGE_HD Philox philox(std::uint64_t key, std::uint64_t offset, std::uint64_t group) {
   std::uint32_t c0 = static_cast<std::uint32_t>(group);
   std::uint32_t c1 = static_cast<std::uint32_t>(group >> 32);

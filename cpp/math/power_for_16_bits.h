@@ -1,5 +1,5 @@
-// 2^v and a reciprocal for results of 16 bits: as short as the type allows, about 2^-16 for
-// bfloat16 and 2^-18 for float16. scripts/fit_for_16_bits.py prints the constants of every
+// 2^v and a reciprocal for results of 16 bits, as short as the type allows: errors of about 2^-16
+// for bfloat16 and 2^-18 for float16. scripts/fit_for_16_bits.py prints the constants of every
 // *_for_16_bits.h.
 #pragma once
 
@@ -10,19 +10,19 @@
 
 namespace bridge::math::detail {
 
-// What 2^(8 x) is, up to a factor, for x from 1/8 to 1/4: a polynomial of degree 4 whose cubic
-// term the shift of x has taken away, so that three operations make it, and one of degree 5 in
-// four.
+// 2^(8 x) up to a factor, for x from 1/8 to 1/4. For bfloat16 it is a polynomial of degree 4 in
+// three operations, because a shift of x removes the cubic term; for float16 it has degree 5 and
+// takes four operations.
 template <class Precision>
 struct FractionTable;
 
-// 2^-18.0; the factor is 2^-6.755127.
+// Error 2^-18.0; the factor is 2^-6.755127.
 template <>
 struct FractionTable<SingleForBfloat16> {
   static constexpr float square = 0x1.88be64p-4f, linear = 0x1.804ed0p-5f, rest = 0x1.c6dd12p-13f;
 };
 
-// 2^-21.8; the factor is 2^-6.902084.
+// Error 2^-21.8; the factor is 2^-6.902084.
 template <>
 struct FractionTable<SingleForFloat16> {
   static constexpr float square = 0x1.485c38p-3f, linear = 0x1.e06a7ap-4f, rest = 0x1.5f64fcp-6f;
@@ -43,9 +43,9 @@ BRIDGE_HD float power_of_fraction_for_16_bits(float x) {
 template <class Precision>
 constexpr bool is_quartic = std::is_same_v<Precision, SingleForBfloat16>;
 
-// 2^(v - 123) times the factor for t = 2 + v 2^(1 - kWholeBits), v from 3 on. The bits of t are
-// those of a fixed-point number: what is whole in v becomes the exponent, the fraction the
-// mantissa of x.
+// 2^(v - 123) times the factor, for t = 2 + v 2^(1 - kWholeBits) and v >= 3. The bits of t are a
+// fixed-point number: the whole part of v becomes the exponent, the fraction becomes the mantissa
+// of x.
 template <class Precision, int kWholeBits>
 BRIDGE_HD float power_of_fixed(float t) {
   const std::uint32_t fixed = to_bits(t) << kWholeBits;
@@ -57,13 +57,13 @@ BRIDGE_HD float power_of_fixed(float t) {
 }
 
 // 1/d as seed * factor, up to a constant. The product of d and its integer seed is within 5.1 % of
-// 2^kLift; the factor, a polynomial in that product, makes it good.
+// 2^kLift; the factor, a polynomial in that product, corrects the difference.
 struct RoughReciprocal {
   float seed;
   float factor;
 };
 
-// To 2^-14.9, a square and a constant; times 0x1.ff0536p-1 2^(3 kLift).
+// 1/d times 0x1.ff0536p-1 2^(3 kLift), with error 2^-14.9; the factor is a square plus a constant.
 template <int kLift>
 BRIDGE_HD RoughReciprocal reciprocal_by_square(float d) {
   constexpr float scale = power_of_two<float>(kLift);
@@ -74,7 +74,7 @@ BRIDGE_HD RoughReciprocal reciprocal_by_square(float d) {
   return {seed, fma(distance, distance, least)};
 }
 
-// To 2^-20.2; times 2^kLift.
+// 1/d times 2^kLift, with error 2^-20.2.
 template <int kLift>
 BRIDGE_HD RoughReciprocal reciprocal_by_cubic(float d) {
   constexpr float scale = power_of_two<float>(kLift);

@@ -1,12 +1,12 @@
-// The arithmetic that a call is computed in.
+// Names for the arithmetic of a call.
 #pragma once
 
 #include "math/convert.h"
 
 namespace bridge::math {
 
-// float arithmetic that is as accurate as results of the one 16-bit type need, where every operand
-// is of that type.
+// float arithmetic for calls whose operands all have one 16-bit type: as accurate as its results
+// need.
 struct SingleForFloat16 {
   using real = float;
 };
@@ -30,7 +30,7 @@ constexpr bool is_for_16_bits<SingleForFloat16> = true;
 template <>
 constexpr bool is_for_16_bits<SingleForBfloat16> = true;
 
-// The precision of a call whose every operand is of one type.
+// The precision of a call whose operands all have type T.
 template <class T>
 struct PrecisionOf;
 template <>

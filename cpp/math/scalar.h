@@ -1,5 +1,5 @@
-// The scalar arithmetic that every kernel is written in: IEEE operations with one meaning on every
-// CPU and GPU. No libm, no hardware approximation, no contraction behind our back.
+// The scalar arithmetic of every kernel: IEEE operations with the same result on every CPU and GPU.
+// It uses no libm, no hardware approximation and no contraction by the compiler.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ BRIDGE_HD To bit_cast(From from) {
   return to;
 }
 
-// What the algorithms need to know about a floating-point format.
+// Properties of a floating-point format.
 template <class Real>
 struct Format;
 
@@ -52,9 +52,9 @@ BRIDGE_HD typename Format<Real>::Bits to_bits(Real x) {
   return bit_cast<typename Format<Real>::Bits>(x);
 }
 
-// A CPU without fma: the product of two floats is exact in double, so only the addition rounds.
-// Rounding it to odd (keep the discarded part in the last bit) makes the second rounding, to
-// float, see what the exact sum would have shown it. This holds for float denormals too: double
+// fma for a CPU that has none. The product of two floats is exact in double, so only the addition
+// rounds. Rounding the sum to odd (the last bit records the discarded part) makes the second
+// rounding, to float, give the result of the exact sum. This holds for float denormals too: double
 // has more than two spare bits in every case.
 BRIDGE_HD float emulated_fma(float a, float b, float c) {
   const double product = static_cast<double>(a) * static_cast<double>(b);
@@ -64,14 +64,14 @@ BRIDGE_HD float emulated_fma(float a, float b, float c) {
   const double lost = (product - (sum - addend_in_sum)) + (addend - addend_in_sum);
   const std::uint64_t bits = to_bits(sum);
   const std::uint64_t lost_bits = to_bits(lost);
-  // Integer arithmetic where a comparison would do: SSE2 has no 64-bit one, and the loop around
-  // this would stay scalar. Each of these is 0 or 1.
+  // Integer arithmetic replaces comparisons: SSE2 has no 64-bit comparison, and the surrounding
+  // loop would stay scalar. `inexact`, `even`, `infinite` and `opposite` are 0 or 1.
   const std::uint64_t lost_size = lost_bits << 1;
   const std::uint64_t inexact = (lost_size | (0 - lost_size)) >> 63;
   const std::uint64_t even = ~bits & 1;
   const std::uint64_t infinite = (((bits >> 52) & 0x7FF) + 1) >> 11;
   const std::uint64_t opposite = (bits ^ lost_bits) >> 63;
-  // One step away from zero if the lost part has the sum's sign, one towards it if not.
+  // One step away from zero if the lost part has the sign of the sum, otherwise one towards zero.
   const std::uint64_t moves = 0 - (inexact & even & ~infinite);
   return static_cast<float>(bit_cast<double>(bits + (moves & (1 - 2 * opposite))));
 }
@@ -98,11 +98,11 @@ BRIDGE_HD double fma(double a, double b, double c) {
 namespace detail {
 
 #if !defined(__CUDA_ARCH__)
-// 0, of which a compiler must not think so: it may be written where it does not see.
+// 0, but unknown to the compiler: code that it does not see might write the variable.
 __attribute__((used)) static std::uint32_t unknown_zero = 0;
 #endif
 
-// The same number, of which a compiler knows nothing, but that it does not change in a loop.
+// The same number, opaque to the compiler except that it does not change within a loop.
 template <class Real>
 BRIDGE_HD Real unknown(Real constant) {
 #if defined(__CUDA_ARCH__)
@@ -114,9 +114,10 @@ BRIDGE_HD Real unknown(Real constant) {
 
 }  // namespace detail
 
-// The smaller (larger) of a constant and x; NaN if x is. `bound` is neither NaN nor zero, so no
-// sign of zero is in doubt. The spelling maps to one minps/maxps, which return their second
-// operand when one is NaN: in GCC's loops where it does not see that the bound is a constant.
+// The smaller (larger) of a constant and x; NaN if x is NaN. `bound` is neither NaN nor zero, so
+// the sign of a zero is never in doubt. This spelling compiles to one minps/maxps, which return
+// their second operand if one is NaN. In loops GCC finds this form only if it does not see that the
+// bound is a constant.
 BRIDGE_HD float min_keep_nan(float bound, float x) {
 #if defined(__CUDA_ARCH__)
   float result;
@@ -139,7 +140,7 @@ BRIDGE_HD float max_keep_nan(float bound, float x) {
 #endif
 }
 
-// The larger; the bound for x that is NaN.
+// The larger of x and the bound; the bound if x is NaN.
 template <class Real>
 BRIDGE_HD Real larger_but_nan(Real x, Real bound) {
 #if defined(__CUDA_ARCH__)
@@ -152,8 +153,8 @@ BRIDGE_HD Real larger_but_nan(Real x, Real bound) {
 BRIDGE_HD double min_keep_nan(double bound, double x) { return bound < x ? bound : x; }
 BRIDGE_HD double max_keep_nan(double bound, double x) { return bound > x ? bound : x; }
 
-// As abs.f32 the GPU folds it into the instruction that takes the result; a mask stays one of its
-// own. (Of a NaN it makes some NaN.)
+// |x|; a NaN gives some NaN. A GPU folds abs.f32 into the instruction that uses the result, but a
+// mask stays an instruction of its own.
 template <class Real>
 BRIDGE_HD Real absolute(Real x) {
 #if defined(__CUDA_ARCH__)
@@ -162,25 +163,25 @@ BRIDGE_HD Real absolute(Real x) {
   return bit_cast<Real>(to_bits(x) & ~Format<Real>::sign_bit);
 }
 
-// -x. GCC takes the minus of a fused multiplication and addition for another of these, which gives
-// 0 where -0 is right; it does not know the bits for a minus.
+// -x. GCC would merge a minus with a fused multiply-add into another one, which gives 0 where -0 is
+// right; it does not recognise a minus in this operation on the bits.
 template <class Real>
 BRIDGE_HD Real negated(Real x) {
 #if defined(__CUDA_ARCH__)
   return bit_cast<Real>(to_bits(x) ^ Format<Real>::sign_bit);
 #else
-  // A sum carries into nothing, and GCC sees that the magnitude of -x is that of x.
+  // The addition carries into no other bit, and GCC sees that |-x| is |x|.
   return bit_cast<Real>(to_bits(x) + Format<Real>::sign_bit);
 #endif
 }
 
-// Its sign bit is set: true for -0 and for NaNs that carry it.
+// True if the sign bit is set, also for -0 and NaN.
 template <class Real>
 BRIDGE_HD bool is_negative(Real x) {
   return bit_cast<typename Format<Real>::SignedBits>(x) < 0;
 }
 
-// (bits & mask) | set. Of two constants the compiler makes two instructions, unless it is told.
+// (bits & mask) | set. With two constants nvcc would emit two instructions; this is one.
 BRIDGE_HD std::uint32_t with_bits(std::uint32_t bits, std::uint32_t mask, std::uint32_t set) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t result;
@@ -191,20 +192,21 @@ BRIDGE_HD std::uint32_t with_bits(std::uint32_t bits, std::uint32_t mask, std::u
 #endif
 }
 
-// x where its sign bit is clear, -0 elsewhere: one unsigned minimum of the bits.
+// x if its sign bit is clear, otherwise -0: one unsigned minimum of the bits.
 template <class Real>
 BRIDGE_HD Real positive_part(Real x) {
   const auto bits = to_bits(x);
   return bit_cast<Real>(bits < Format<Real>::sign_bit ? bits : Format<Real>::sign_bit);
 }
 
-// Hardware disagrees on the payload of a NaN. The GPU's single pattern is everybody's here.
+// Replaces NaN by the canonical NaN. Processors disagree on the payload of a NaN; all use the
+// single pattern of GPUs here.
 template <class Real>
 BRIDGE_HD Real canonical_nan(Real x) {
   return x != x ? bit_cast<Real>(Format<Real>::canonical_nan) : x;
 }
 
-// 2^n for n within the exponents of normal numbers.
+// 2^n, for n within the exponents of normal numbers.
 template <class Real>
 BRIDGE_HD constexpr Real power_of_two(int n) {
   Real result = 1;

@@ -1,13 +1,17 @@
-// Softmax and its derivatives, element by element, and what a row has in common. A row is computed
-// in four steps: a key for each element, -infinity where it is hidden; the largest key, from which
-// the row's shift follows; the powers, and the sum of their terms (in the tree of
-// walks/rows/row_sum_tree.h), hidden ones being 0; power times the sum's inverse. Where that is
-// NaN, what is hidden must be set to 0 by itself.
+// Softmax and its derivatives for one element, and the values that the elements of a row share. A
+// row is computed in four steps:
 //
-// How exact float32 is, in units u = 2^-24 of a result; (2 + |scale x - max|) 2^-23 is 4 u and
-// more: a power lacks at most 1.4 u (its own rounding, at most u where it is just above a power of
-// two and the polynomial's argument is small; there is no error in the exponent's difference from
-// the largest), the sum what its powers lack and little more, the product with the inverse u.
+// 1. a key for each element, -infinity for a hidden one;
+// 2. the largest key, which determines the row's shift;
+// 3. the powers, and the sum of their terms in the tree of walks/rows/row_sum_tree.h; the term of a
+//    hidden element is 0;
+// 4. power times the inverse of the sum. If the inverse is NaN, hidden elements must be set to 0
+//    separately.
+//
+// The error of float32, in units u = 2^-24 of a result: its bound (2 + |scale x - max|) 2^-23 is at
+// least 4 u. A power has at most 1.4 u: its own rounding, at most u where it is just above a power
+// of two and the polynomial's argument is small; the exponent's difference from the largest has no
+// error. The sum has the errors of its powers and little more. The product with the inverse adds u.
 #pragma once
 
 #include <type_traits>
@@ -19,16 +23,16 @@
 
 namespace bridge::math {
 
-// scale as the powers take it: scale * (x - y) * log2(e) = (half * x - half * y) * rate, with the
-// sign in `half` and so rate >= 0. Halves, because x - y overflows where x and y do not. For
-// results of 16 bits `half` is the sign alone, the rate in the unit of power_of_fixed, and the
-// floor the least it is asked for.
+// The scale in the form that powers use: scale * (x - y) * log2(e) = (half * x - half * y) * rate.
+// The sign is in `half`, so that rate >= 0. x is halved because x - y may overflow where x and y do
+// not. For results of 16 bits `half` is the sign alone, rate is in the unit of power_of_fixed, and
+// floor is the least argument given to power_of_fixed.
 template <class Real>
 struct SoftmaxScale {
-  Real half;      // +-1/2; with very small scales +-2^-126 (float), +-2^-1022 (double); 0 with 0
-  Real rate;      // no denormal
-  Real rate_low;  // what rate lacks
-  Real floor;     // -bound / rate: at smaller keys (less the shift) every result has underflowed
+  Real half;      // +-1/2; for very small scales +-2^-126 (float), +-2^-1022 (double); 0 for 0
+  Real rate;      // never denormal
+  Real rate_low;  // the rounding error of rate
+  Real floor;     // -bound / rate: for a smaller key - shift every result has underflowed
 };
 
 namespace detail {
@@ -36,9 +40,9 @@ namespace detail {
 template <class Real>
 struct SoftmaxTable;
 
-// The powers are carried as 2^lift e^(...), at most 2^(lift + 1/2): they and their sum never leave
-// the normal numbers, and the last product rounds into the denormals once. 2^-bound is below half
-// the smallest denormal, 2^(lift - bound) is normal.
+// A power is stored as 2^lift e^(...), at most 2^(lift + 1/2): powers and their sums are always
+// normal numbers, and the last product rounds into the denormals once. 2^-bound is below half of
+// the smallest denormal, and 2^(lift - bound) is normal.
 template <>
 struct SoftmaxTable<float> {
   static constexpr int bound = 180;
@@ -51,8 +55,9 @@ struct SoftmaxTable<double> {
   static constexpr int most_halvings = 1021;
 };
 
-// For results of 16 bits. v of the largest key is `top`; at `least`, below which no result shows,
-// the power is 0, its bits and all (power_of_fixed reaches 2^-5 exactly there).
+// For results of 16 bits. The largest key gives power_of_fixed the argument `top`. At `least`,
+// below which no result shows, all bits of the power are 0 (the polynomial of power_of_fixed is
+// exactly 2^-5 there).
 template <class Precision>
 struct SoftmaxTableFor16Bits;
 
@@ -72,17 +77,17 @@ struct SoftmaxTableFor16Bits<SingleForFloat16> {
 
 }  // namespace detail
 
-// For a finite scale. Host code, once for a call.
+// For a finite scale. Host code, run once for a call.
 template <class Precision>
 inline SoftmaxScale<typename Precision::real> softmax_scale(double scale) {
   using Real = typename Precision::real;
   using Table = detail::SoftmaxTable<Real>;
   constexpr double log2e = 0x1.71547652b82fep+0, log2e_low = 0x1.777d0ffda0d24p-56;
   constexpr bool narrow = sizeof(Real) == sizeof(float);
-  // Below this x is halved further, so that the floor is finite and an infinite x lies below it;
-  // what x loses to underflow is far below one unit of scale * x.
+  // Below this, x is scaled down further, so that the floor is finite and an infinite x lies below
+  // it. The underflow of x loses far less than one unit of scale * x.
   constexpr double small = narrow ? 0x1p-60 : 0x1p-500;
-  // This is a float's, below the smallest of which every finite difference gives 2^0.
+  // The limit for float: with a smaller rate every finite difference gives 2^0.
   constexpr double smallest_rate = narrow ? 0x1p-100 : 0;
   constexpr double largest_size = Format<Real>::largest / 4;
   const double sign = scale < 0 ? -1.0 : 1.0;
@@ -108,14 +113,14 @@ inline SoftmaxScale<typename Precision::real> softmax_scale(double scale) {
   return {Real(sign * half), Real(rate), Real(low), Real(-Table::bound / rate)};
 }
 
-// The key of an element that is not hidden.
+// The key of a visible element.
 template <class Real>
 BRIDGE_HD Real softmax_key(Real x, const SoftmaxScale<Real>& scale) {
   return scale.half * x;
 }
 
-// The largest key, in any order; it begins at -infinity. That of floats is NaN where one is; in
-// double NaN is passed over, and spreads by the sum.
+// The larger of a key and the largest so far, which starts at -infinity; keys come in any order.
+// For float, a NaN wins; for double, NaN is skipped and spreads through the sum.
 BRIDGE_HD float softmax_larger(float key, float largest) {
 #if defined(__CUDA_ARCH__)
   return max_keep_nan(key, largest);
@@ -126,17 +131,17 @@ BRIDGE_HD float softmax_larger(float key, float largest) {
 
 BRIDGE_HD double softmax_larger(double key, double largest) { return larger_but_nan(key, largest); }
 
-// What a row's keys are measured from. The power of a key is 2^((key - shift) rate + offset), the
-// same power of two for every key apart from rounding: shift rate - offset is about largest rate.
+// The reference point of a row's keys. The power of a key is 2^((key - shift) rate + offset), where
+// shift rate - offset is about largest rate.
 template <class Real>
 struct SoftmaxShift {
   Real shift;
-  Real
-      magic;  // leaves the exponent field of the power in the low bits of its sum with the exponent
-  Real floor;  // at smaller keys less the shift every result has underflowed
+  Real magic;  // its sum with an exponent has the power's exponent field in its low bits
+  Real floor;  // for a smaller key - shift every result has underflowed
 };
 
-// The same for results of 16 bits: key * rate + offset is the fixed-point number of its power.
+// The reference point for results of 16 bits: key * rate + offset is the fixed-point number of the
+// key's power.
 struct SoftmaxLine {
   float largest;
   float offset;
@@ -149,7 +154,7 @@ using SoftmaxShiftFor = std::conditional_t<is_for_16_bits<Precision>, SoftmaxLin
 
 namespace detail {
 
-// 2^f times 2^(lift + n), of which `shifted` has the exponent field in its low bits.
+// 2^f times 2^(lift + n); `shifted` has the exponent field of the latter in its low bits.
 template <class Real>
 BRIDGE_HD Real lifted_power(Real f, Real shifted) {
   const Real lifted = bit_cast<Real>(
@@ -157,9 +162,9 @@ BRIDGE_HD Real lifted_power(Real f, Real shifted) {
   return fma(f, polynomial<Exp2Table<Real>>(f), Real(1)) * lifted;
 }
 
-// The rounding of the offset is the same for all keys of a row, and no part of its results, as
-// long as it is small. Where the largest exponent is beyond 2^20, of all keys of 16 bits only those
-// that equal the largest have a result: there a smaller rate will do.
+// The keys of a row share the rounding of the offset, which cancels in the results as long as it is
+// small. Where the largest exponent is beyond 2^20, only those 16-bit keys that equal the largest
+// have a result, so that a smaller rate is enough.
 template <class Precision>
 BRIDGE_HD SoftmaxLine softmax_line(float largest, float rate) {
   using Table = SoftmaxTableFor16Bits<Precision>;
@@ -174,14 +179,14 @@ BRIDGE_HD SoftmaxLine softmax_line(float largest, float rate) {
 
 }  // namespace detail
 
-// From the largest key: 0 in a row of nothing but -infinity, NaN and hidden elements, which keeps
-// the first from being subtracted from itself.
+// The shift from the largest key. It is 0 for a row whose elements are all -infinity, NaN or
+// hidden, so that -infinity is not subtracted from itself.
 //
-// The rounding of key - largest would be |scale x - max| units of 2^-24 of a power, and alike in
-// all equal elements: a row of one 0 and 4095 numbers near -8 would lose 5 units of its sum to it.
-// So nothing is subtracted where the exponents themselves are moderate, but for a whole number,
-// which is exact; and where they are not, every key whose power counts lies within a factor of two
-// of the largest, and the difference is exact.
+// The rounding of key - largest would be |scale x - max| units of 2^-24 of a power, and the same
+// for all equal elements: a row of one 0 and 4095 numbers near -8 would lose 5 units of its sum. So
+// where the exponents are moderate, only a whole number is subtracted, which is exact. Elsewhere
+// every key whose power counts lies within a factor of two of the largest, and the difference is
+// exact.
 template <class Precision, class Real>
 BRIDGE_HD SoftmaxShiftFor<Precision> softmax_shift(Real largest, const SoftmaxScale<Real>& scale) {
   using Table = detail::Exp2Table<Real>;
@@ -192,16 +197,16 @@ BRIDGE_HD SoftmaxShiftFor<Precision> softmax_shift(Real largest, const SoftmaxSc
     constexpr Real moderate = 4 * detail::SoftmaxTable<Real>::bound;
     const bool is_moderate = absolute(largest * scale.rate) < moderate;
     const Real whole = fma(largest, scale.rate, Table::magic) - Table::magic;
-    // Without branches: a compiler computes it once for a row's elements, which it is the same for.
+    // No branches: all elements of a row share these values, and a compiler computes them once.
     const Real magic = Table::magic - whole, floor = scale.floor + largest;
     return {is_moderate ? Real(0) : largest, is_moderate ? magic : Table::magic,
             is_moderate ? floor : scale.floor};
   }
 }
 
-// 2^lift e^(...): about 2^lift at the largest key, 0 where it has underflowed, NaN at a key of NaN
-// and at an infinite key whose shift is that infinity. For results of 16 bits another power of two
-// times e^(...), and of NaN 0: the sum learns of it from the largest key.
+// 2^lift e^(...): about 2^lift at the largest key, 0 where it has underflowed, NaN for a key of NaN
+// and for an infinite key that is the shift. For results of 16 bits it is another power of two
+// times e^(...), and 0 for NaN, which reaches the sum through the largest key.
 template <class Precision>
 BRIDGE_HD float softmax_power(float key, const SoftmaxLine& row,
                               float least = detail::SoftmaxTableFor16Bits<Precision>::least) {
@@ -219,7 +224,7 @@ template <class Precision, class Real>
 BRIDGE_HD Real softmax_power(Real key, const SoftmaxShift<Real>& row,
                              const SoftmaxScale<Real>& scale) {
   const Real t = key - row.shift;
-  // The exponent field of 2^(lift + n), n = round(t rate) + offset, in the low bits.
+  // The low bits are the exponent field of 2^(lift + n), n = round(t rate) + offset.
   const Real shifted = fma(t, scale.rate, row.magic);
   const Real n = shifted - row.magic;
   const Real f = fma(t, scale.rate, -n);
@@ -227,17 +232,17 @@ BRIDGE_HD Real softmax_power(Real key, const SoftmaxShift<Real>& row,
   return t < row.floor ? Real(0) : power;
 }
 
-// Of a number that it does not know a CPU's compiler takes the larger in one instruction, of a
-// constant in two.
+// The maximum with a number unknown to the compiler is one instruction of a CPU, with a constant
+// two.
 template <class Precision>
 BRIDGE_HD float softmax_power(float key, const SoftmaxLine& row, const SoftmaxScale<float>& scale) {
   return softmax_power<Precision>(key, row, scale.floor);
 }
 
-// A term of a row's sum: the power itself, but for float32, where the tree's roundings would be
-// twelve, each of up to a unit, in a row of one large power and thousands of small ones. There a
-// power is cut into a multiple of 2^(lift - 11) and the rest, and both are added in the tree: the
-// sums of the coarse parts are exact up to 2^13, those of the rest below 4096 2^-12.
+// A term of a row's sum: the power itself, except for float32. There the tree would round twelve
+// times by up to a unit each, in a row of one large power and thousands of small ones. So a power
+// is split into a multiple of 2^(lift - 11) and the rest, and the tree adds both: sums of coarse
+// parts are exact up to 2^13, and sums of the rest stay below 4096 2^-12.
 template <class Real>
 struct SoftmaxParts {
   Real coarse;
@@ -259,7 +264,7 @@ using SoftmaxTerm =
     std::conditional_t<std::is_same_v<Precision, Single>, SoftmaxParts<typename Precision::real>,
                        typename Precision::real>;
 
-// Of a power and this the sum has the coarse part.
+// power + coarse_magic rounds to a multiple of 2^(lift - 11): the coarse part.
 template <class Real>
 constexpr Real coarse_magic = 0x1.8p12f * power_of_two<Real>(detail::Exp2Table<Real>::lift);
 
@@ -274,7 +279,7 @@ BRIDGE_HD SoftmaxTerm<Precision> softmax_term(Real power) {
   }
 }
 
-// The coarse part of a power; the fine one is what the power has beyond it.
+// The coarse part of a power; the fine part is the rest.
 template <class Real>
 BRIDGE_HD Real exp_coarse(Real power) {
   if constexpr (sizeof(Real) == sizeof(float)) {
@@ -284,15 +289,15 @@ BRIDGE_HD Real exp_coarse(Real power) {
   }
 }
 
-// 1 / total, and what that lacks: its rounding would be that of every element of the row.
+// 1 / total and its rounding error, which would otherwise affect every element of the row.
 template <class Real>
 struct SoftmaxInverse {
   Real high;
   Real low;
 };
 
-// From the sum of the powers, total + rest; 0 where that is 0, in a row without a finite or NaN
-// key.
+// The inverse of the sum of the powers, total + rest; 0 if total is 0, in a row without a finite or
+// NaN key.
 template <class Real>
 BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(Real total, Real rest = Real(0)) {
 #if defined(__CUDA_ARCH__)
@@ -309,7 +314,8 @@ BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(Real total, Real rest = Real(0)) 
   return {high, high * (fma(-total, high, Real(1)) - rest * high)};
 }
 
-// For results of 16 bits, without a division; NaN where the largest key is NaN or infinite.
+// The inverse for results of 16 bits, without a division; NaN if the largest key is NaN or
+// infinite.
 BRIDGE_HD SoftmaxInverse<float> softmax_inverse(float total, const SoftmaxLine& row) {
   const float sum = fma(row.largest, 0.0f, total);
   const float seed = detail::rough_reciprocal<float, 0>(sum);
@@ -321,20 +327,20 @@ BRIDGE_HD SoftmaxInverse<float> softmax_inverse(float total, const SoftmaxLine& 
 
 template <class Real>
 BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(const SoftmaxParts<Real>& sum) {
-  // What their addition rounds away, whichever is larger.
+  // The rounding error of coarse + fine, whichever is larger.
   const Real total = sum.coarse + sum.fine;
   const Real fine = total - sum.coarse;
   const Real rest = (sum.coarse - (total - fine)) + (sum.fine - fine);
   return softmax_inverse(total, rest);
 }
 
-// The same, where the row itself tells nothing of NaN.
+// The inverse where the sum itself shows NaN, so that the row is not needed.
 template <class Term, class Real>
 BRIDGE_HD SoftmaxInverse<Real> softmax_inverse(const Term& sum, const SoftmaxShift<Real>&) {
   return softmax_inverse(sum);
 }
 
-// The result; NaN where the inverse is.
+// The result of an element; NaN if the inverse is NaN.
 template <class Precision, class Real>
 BRIDGE_HD Real softmax_value(Real power, const SoftmaxInverse<Real>& inverse) {
   if constexpr (is_for_16_bits<Precision>) {
@@ -344,7 +350,7 @@ BRIDGE_HD Real softmax_value(Real power, const SoftmaxInverse<Real>& inverse) {
   }
 }
 
-// The factor of every derivative.
+// The scale as the factor of every derivative, clamped to the finite numbers.
 template <class Real>
 BRIDGE_HD Real softmax_derivative_scale(double scale) {
   if constexpr (sizeof(Real) == sizeof(float)) {
@@ -355,8 +361,8 @@ BRIDGE_HD Real softmax_derivative_scale(double scale) {
   return static_cast<Real>(scale);
 }
 
-// The Jacobian of softmax at its value u, times v: scale (u (v - <u, v>)), with <u, v> the sum of
-// these terms. Where u is 0, nothing comes from the element and nothing reaches it.
+// The Jacobian of softmax at its value u, times v: scale (u (v - <u, v>)), where <u, v> is the sum
+// of softmax_jacobian_term. An element with u = 0 contributes nothing and receives nothing.
 template <class Real>
 BRIDGE_HD Real softmax_jacobian_term(Real u, Real v) {
   return u == 0 ? Real(-0.0) : u * v;
@@ -367,8 +373,8 @@ BRIDGE_HD Real softmax_jacobian(Real u, Real v, Real dot, Real scale) {
   return u == 0 ? Real(0) : scale * (u * (v - dot));
 }
 
-// scale (u v - u <v, w> - v <u, w> - w <u, v>), the terms asked for (BRIDGE_SOFTMAX_PRODUCT 1, _U
-// 2, _V 4, _W 8; at least one), each added in this order with one rounding.
+// scale (u v - u <v, w> - v <u, w> - w <u, v>). `terms` selects the terms (BRIDGE_SOFTMAX_PRODUCT
+// 1, _U 2, _V 4, _W 8; at least one), each added in this order with one rounding.
 template <class Real>
 BRIDGE_HD Real softmax_derivative(int terms, Real u, Real v, Real w, Real dot_vw, Real dot_uw,
                                   Real dot_uv, Real scale) {

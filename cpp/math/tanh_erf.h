@@ -1,5 +1,5 @@
-// tanh and erf for float and double, at most 2 units in the last place: an odd polynomial next to
-// 0, 1 less what is missing beyond.
+// tanh and erf for float and double, with errors of at most 2 units in the last place: an odd
+// polynomial near 0, and 1 minus the distance from 1 beyond.
 #pragma once
 
 #include "math/exponential.h"
@@ -8,11 +8,11 @@ namespace bridge::math {
 
 namespace detail {
 
-// (tanh(x) / x - 1) / w in powers of w = x^2, below 0.625.
+// (tanh(x) / x - 1) / w in powers of w = x^2, for |x| below 0.625.
 template <class Real>
 struct TanhTable;
 
-// 2^-32.4 of tanh(x).
+// Error 2^-32.4 relative to tanh(x).
 template <>
 struct TanhTable<float> {
   static constexpr int degree = 5;
@@ -22,7 +22,7 @@ struct TanhTable<float> {
   };
 };
 
-// 2^-56.7 of tanh(x).
+// Error 2^-56.7 relative to tanh(x).
 template <>
 struct TanhTable<double> {
   static constexpr int degree = 13;
@@ -34,11 +34,11 @@ struct TanhTable<double> {
   };
 };
 
-// (erf(x) / x - 2 / sqrt(pi)) / w in powers of w = x^2, below 1.
+// (erf(x) / x - 2 / sqrt(pi)) / w in powers of w = x^2, for |x| below 1.
 template <class Real>
 struct ErfNearZeroTable;
 
-// 2^-32.6 of erf(x).
+// Error 2^-32.6 relative to erf(x).
 template <>
 struct ErfNearZeroTable<float> {
   static constexpr int degree = 7;
@@ -48,7 +48,7 @@ struct ErfNearZeroTable<float> {
   };
 };
 
-// 2^-56.3 of erf(x).
+// Error 2^-56.3 relative to erf(x).
 template <>
 struct ErfNearZeroTable<double> {
   static constexpr int degree = 15;
@@ -60,7 +60,7 @@ struct ErfNearZeroTable<double> {
   };
 };
 
-// e^x for x from -80 to -0.35: 2^n is normal.
+// e^x for x from -80 to -0.35, where 2^n is normal.
 template <class Real>
 BRIDGE_HD Real exp_of_moderate(Real x) {
   const auto e = exponent_of(x);
@@ -80,13 +80,14 @@ BRIDGE_HD Real tanh(Real x) {
   const Real square = size * size;
   const Real near_zero =
       fma(size * square, detail::polynomial<detail::TanhTable<Real>>(square), size);
-  constexpr Real bound = sizeof(Real) == sizeof(float) ? 20 : 40;  // from there on it is 1
+  constexpr Real bound = sizeof(Real) == sizeof(float) ? 20 : 40;  // the result is 1 from here on
   const Real power = detail::exp_of_moderate(-2 * min_keep_nan(bound, size));
   const Real beyond = 1 - 2 * power / (1 + power);
   return detail::with_sign_of(x, size < Real(0.625) ? near_zero : beyond);
 }
 
-// Beyond 1 the missing part is 2 Q(sqrt(2) x), Q(a) = e^(-a^2/2) (1 + g) / d as in gelu_erf.h.
+// For |x| above 1, the distance of |erf(x)| from 1 is 2 Q(sqrt(2) |x|), where Q(a) = e^(-a^2/2) (1
+// + g) / d as in gelu_erf.h.
 template <class Real>
 BRIDGE_HD Real erf(Real x) {
   using Tail = detail::ErfTail<Real, 0>;

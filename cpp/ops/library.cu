@@ -1,4 +1,4 @@
-// What the CUDA library says of itself, and the loading of all its kernels.
+// The CUDA library's information about itself, and the loading of all its kernels.
 #include <cuda_runtime.h>
 
 #include "cuda/driver.h"
@@ -11,16 +11,16 @@ namespace {
 
 using LoadKernels = const char* (*)();
 
-// Of every op.
+// The loaders of all ops.
 constexpr LoadKernels kOps[] = {
     bridge::interpreter::load_kernels,
     bridge::softmax::load_kernels,
     bridge::softmax_derivative::load_kernels,
 };
 
-// Loads every kernel onto the current device. Loading is none of the calls that a stream which is
-// being captured could record, and CUDA forbids them while one is, to this thread or to all, unless
-// the thread declares that it means no such stream.
+// Loads every kernel onto the current device. A captured stream cannot record the loading, and CUDA
+// forbids it during a capture (to this thread, or to all threads) unless the thread declares that
+// its calls concern no such stream.
 const char* load_all() {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   if (const char* error = bridge::simt::message_of(cudaThreadExchangeStreamCaptureMode(&mode))) {
@@ -37,7 +37,7 @@ const char* load_all() {
 
 }  // namespace
 
-// No driver, a driver too old for this runtime and no device all count as none.
+// Returns 0 also without a driver, or with a driver too old for this runtime.
 extern "C" BRIDGE_EXPORT int32_t bridge_cuda_device_count(void) {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;

@@ -1,4 +1,4 @@
-// What every op asks of a dtype. Host and device code.
+// Properties of a dtype that every op needs. Host and device code.
 #ifndef BRIDGE_WALKS_DTYPES_H_
 #define BRIDGE_WALKS_DTYPES_H_
 
@@ -7,8 +7,8 @@
 
 namespace bridge {
 
-// Always inline: the kernels of each instruction set use these, and must leave no copy behind that
-// other code could be linked to.
+// Always inline: the kernels of each instruction set use these functions and must not leave a copy
+// that other code could be linked to.
 __attribute__((always_inline)) constexpr bool is_16_bit(int32_t dtype) {
   return dtype == BRIDGE_FLOAT16 || dtype == BRIDGE_BFLOAT16;
 }

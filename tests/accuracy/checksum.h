@@ -1,5 +1,5 @@
-// Hashes of the bits that every function gives on a fixed set of inputs. Equal hashes on every
-// instruction set, compiler and device are the promise of cpp/math.
+// Hashes of the bits of every function's results on a fixed set of inputs. cpp/math promises equal
+// hashes on every instruction set, compiler and device.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ inline std::uint16_t stored_bits(bfloat16 x) { return x.bits; }
 inline std::uint32_t stored_bits(float x) { return to_bits(x); }
 inline std::uint64_t stored_bits(double x) { return to_bits(x); }
 
-// The inputs of each precision: all 16-bit ones, a stride of the float32 ones, double ones
+// The inputs of each precision: all 16-bit numbers, every 4099th float32, and doubles that are
 // spread over the exponents and dense where the functions bend.
 inline std::vector<float> single_inputs() {
   std::vector<float> h;

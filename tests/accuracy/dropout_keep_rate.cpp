@@ -1,13 +1,14 @@
-// That dropout keeps what it says, and drops without a pattern: draws many words with the CPU
-// kernels' generator and asks of the kept ones
-//   - how many there are, within 4 standard deviations of (1 - p) of them, for p = 0.1, 0.5, 0.9;
-//   - whether neighbours are kept together more or less often than chance has it, within 5:
-//     the next element, the one after a row of 4096, the same element under the next seed, the next
-//     offset, and a seed that differs in its high half.
+// Checks that dropout keeps the stated share of elements, without a pattern. It draws many words
+// with the CPU kernels' generator and checks
+//   - the number of kept words, within 4 standard deviations of the expected share 1 - p, for
+//     p = 0.1, 0.5, 0.9;
+//   - that neighbours are kept together as often as by chance, within 5 standard deviations:
+//     the next element, the element after a row of 4096, the same element under the next seed,
+//     under the next offset, and under a seed that differs in its high half.
 //
-//   dropout_keep_rate [2^how many words (24)]
+//   dropout_keep_rate [exponent: 2^exponent words (24)]
 //
-// Compiled for any instruction set: the words are the same, as tests/cpp checks.
+// Any instruction set will do: the words are the same, as tests/cpp checks.
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -56,7 +57,7 @@ int64_t count_together(const uint32_t* words, const uint32_t* others, uint32_t t
   return kept;
 }
 
-// Prints a line; whether the count is within so many standard deviations of what is expected.
+// Prints a line; returns true if the count is within `most` standard deviations of the expectation.
 bool report(double p, const char* what, int64_t count, int64_t draws, double probability,
             double most) {
   const double n = static_cast<double>(draws);
@@ -83,7 +84,7 @@ int main(int argc, char** argv) {
   words.begin(kSeed, 0);
   for (int place = 0; place < kPlaces; ++place)
     others[place].begin(kNeighbours[place].seed, kNeighbours[place].offset);
-  // What each element is compared with costs as much again: on a sixteenth of them.
+  // The words of a neighbour cost as much again, so only a sixteenth of the elements is compared.
   for (int64_t first = 0; first < draws; first += kRun) {
     const auto index = static_cast<uint64_t>(first);
     const uint32_t* const drawn = words.at(index, kRun, draws - first);

@@ -1,9 +1,10 @@
-// How exact the elementary functions of cpp/math are, against double and quadruple precision.
+// Measures the accuracy of the elementary functions of cpp/math against double and quadruple
+// precision.
 //
-//   elementary_accuracy [--stride K]   float32: every K-th input (default: every one)
+//   elementary_accuracy [--stride K]   float32: every K-th input (default: all)
 //   elementary_accuracy --double N     float64: N random points of each kind against __float128
 //   elementary_accuracy --checksum     a hash that must agree between instruction sets
-//   --threads N (default 2). Exit status 1: a bound is broken.
+//   --threads N (default 2). Exit status 1: a bound is exceeded.
 
 #include <quadmath.h>
 
@@ -44,7 +45,7 @@ struct Function {
   __float128 (*in_quad)(__float128 x);
 };
 
-// A loop as in the kernels, so that what is measured is the vectorised code.
+// A loop as in the kernels, so that the vectorised code is measured.
 template <class Real, Real (*f)(Real)>
 void loop(const Real* x, Real* y, int n) {
 #pragma GCC ivdep
@@ -56,7 +57,7 @@ Real rsqrt(Real x) {
   return 1 / std::sqrt(x);
 }
 
-// The smaller of two, so that no exponential overflows.
+// This uses the smaller of the two exponentials, so that none overflows.
 template <class Wide, Wide (*exponential)(Wide)>
 Wide sigmoid_of(Wide x) {
   const Wide e = exponential(x < 0 ? x : -x);
@@ -91,8 +92,9 @@ std::vector<Function<Real>> functions() {
   };
 }
 
-// In units in the last place of the result; infinite where it is NaN, infinite or 0 and should not
-// be, or the other way round. Next to overflow an infinity and the largest number are both right.
+// The error in units in the last place of the result. It is infinite if exactly one of the result
+// and the exact value is NaN, infinite or 0; next to overflow both infinity and the largest number
+// are right.
 double error_of(float y, double exact) {
   const auto nearest = static_cast<float>(exact);
   const bool same =
@@ -164,7 +166,7 @@ Report every_float(long stride, int threads) {
   return report;
 }
 
-// Of every size, near 0, near 1, within the exponents that matter, and what has no number.
+// Points of every size, near 0, near 1, within the usual exponents, and the special values.
 std::vector<double> points(long count) {
   std::mt19937_64 random(20261122);
   std::uniform_real_distribution<double> uniform(-1, 1);

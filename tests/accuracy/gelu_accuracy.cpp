@@ -3,12 +3,12 @@
 //   g++ -std=gnu++17 -O3 -march=native -ffp-contract=off -I cpp -pthread
 //       tests/accuracy/gelu_accuracy.cpp -lquadmath -o gelu_accuracy
 //
-//   gelu_accuracy [--stride K]   float32: every K-th input (default: every one)
+//   gelu_accuracy [--stride K]   float32: every K-th input (default: all)
 //   gelu_accuracy --half         all float16 and bfloat16 inputs, and the 16-bit conversions
 //   gelu_accuracy --double N     float64: N random points of each kind against __float128
-//   gelu_accuracy --fma N        the fma of CPUs that have none: N random and all nasty triples
+//   gelu_accuracy --fma N        the emulated fma: N random triples and all difficult ones
 //   gelu_accuracy --checksum     hashes that must agree between instruction sets and compilers
-//   --json FILE writes the rows; --threads N (default 2). Exit status 1: a bound is broken.
+//   --json FILE writes the rows; --threads N (default 2). Exit status 1: a bound is exceeded.
 
 #include <cstdlib>
 #include <cstring>

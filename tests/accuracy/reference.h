@@ -25,8 +25,8 @@ struct Derivatives {
   Wide order[3];
 };
 
-// Relative error of a result away from the zeros: a few times epsilon * h^2 (erf, sigmoid) or
-// epsilon * h^4 (tanh), h at most where the result underflows. For float results double gives
+// The relative error of a result away from the zeros is a few times epsilon * h^2 (erf, sigmoid) or
+// epsilon * h^4 (tanh), for h up to the underflow of the result. For float results double gives
 // 2^-40.
 template <class Wide>
 Derivatives<Wide> reference(GeluForm form, Wide h) {
@@ -51,7 +51,7 @@ Derivatives<Wide> reference(GeluForm form, Wide h) {
     w = slope * h;
     bend = 0;
   }
-  // e <= 1 and both probabilities without cancellation.
+  // e <= 1, so that both probabilities are computed without cancellation.
   const Wide e = exp_of(w < 0 ? w : -w);
   const Wide larger = 1 / (1 + e);
   const Wide smaller = e / (1 + e);
@@ -61,7 +61,7 @@ Derivatives<Wide> reference(GeluForm form, Wide h) {
            p * q * (2 * slope + h * bend + h * slope * slope * (q - p))}};
 }
 
-// Where the first (second) derivative vanishes on the negative axis, by bisection.
+// Finds the zero of the first (second) derivative on the negative axis, by bisection.
 inline double zero_of_derivative(GeluForm form, int order) {
   double low = order == 1 ? -1.0 : -2.0;
   double high = order == 1 ? -0.5 : -1.0;
@@ -72,8 +72,8 @@ inline double zero_of_derivative(GeluForm form, int order) {
   return low;
 }
 
-// One unit in the last place of a format with `bits` significant bits and smallest normal
-// 2^emin, at x.
+// One unit in the last place at x, for a format with `bits` significant bits and smallest normal
+// number 2^emin.
 template <class Wide>
 Wide unit_in_last_place(Wide x, int bits, int emin) {
   int exponent = 0;
@@ -82,7 +82,7 @@ Wide unit_in_last_place(Wide x, int bits, int emin) {
   return static_cast<Wide>(scalbnq(1, exponent - bits + 1));
 }
 
-// x rounded to nearest, ties to even, to a format with unbounded upper range.
+// Rounds x to nearest, ties to even, to a format with unbounded exponents above.
 inline long double round_to_format(long double x, int bits, int emin) {
   if (x == 0 || std::isinf(x) || std::isnan(x)) return x;
   const long double unit = unit_in_last_place<long double>(x, bits, emin);

@@ -1,4 +1,4 @@
-// One row per function measured, printed as a table or as JSON.
+// One row per measured function, printed as a table or as JSON.
 #pragma once
 
 #include <ostream>
@@ -10,13 +10,13 @@ namespace accuracy {
 struct Row {
   std::string name;
   double worst = 0;          // largest error outside the window around a zero, in ULP of the result
-  double where = 0;          // the input it happens at
-  double bound = 0;          // what `worst` may be
-  double window = 0;         // half width of the window around a zero of the function, 0: none
-  double needed = 0;         // farthest from the zero that `bound` is exceeded within the window
+  double where = 0;          // the input of this error
+  double bound = 0;          // the bound of `worst`
+  double window = 0;         // half width of the window around a zero of the function; 0: none
+  double needed = 0;         // largest distance from the zero of an error above `bound`
   double near_zero = 0;      // largest absolute error within the window
-  double near_bound = 0;     // what `near_zero` may be
-  long long different = -1;  // 16-bit only: results that are not the correctly rounded ones
+  double near_bound = 0;     // the bound of `near_zero`
+  long long different = -1;  // 16-bit only: results that are not correctly rounded
   long long inputs = 0;
 
   bool passed() const { return worst <= bound && near_zero <= near_bound; }

@@ -1,4 +1,4 @@
-// The measurements behind gelu_accuracy.cpp.
+// The measurements of gelu_accuracy.cpp.
 #pragma once
 
 #include <cmath>
@@ -20,8 +20,7 @@ using namespace bridge::math;
 constexpr GeluForm forms[] = {GeluForm::tanh, GeluForm::erf, GeluForm::sigmoid};
 constexpr const char* form_names[] = {"tanh", "erf", "sigmoid"};
 
-// The loops below call these on blocks, as the kernels do, so that what is measured is the
-// vectorised code.
+// The loops below call these on blocks, like the kernels, so that the vectorised code is measured.
 template <class Precision, GeluForm F>
 void evaluate(const typename Precision::real* h, typename Precision::real* const y[3], int n) {
 #pragma GCC ivdep
@@ -45,7 +44,7 @@ bool same(Real a, Real b) {
   return to_bits(canonical_nan(a)) == to_bits(canonical_nan(b));
 }
 
-// What the functions must give exactly: at infinities, zeros and NaN.
+// Checks the exact results at infinities, zeros and NaN.
 template <class Real>
 bool special_values_hold(Real h, const Real y[3]) {
   constexpr Real infinity = std::numeric_limits<Real>::infinity();
@@ -56,11 +55,12 @@ bool special_values_hold(Real h, const Real y[3]) {
   return std::signbit(h) == std::signbit(y[0]);
 }
 
-// Bounds of the float32 (float64) functions, in the order value, first, second derivative.
+// Bounds of the float32 (float64) functions, in the order value, first derivative, second
+// derivative.
 struct Bounds {
   double ulp[3];
   double window[3][3];   // by form and order: half width around the zeros of the derivatives
-  double near_bound[3];  // absolute bound there
+  double near_bound[3];  // absolute bound within the window
 };
 
 inline std::vector<Row> empty_rows(const std::string& precision, const Bounds& bounds) {
@@ -96,8 +96,8 @@ constexpr Bounds single_bounds = {
 constexpr Bounds double_bounds = {
     {4, 4, 8}, {{0, 0x1p-4, 0.5}, {0, 0x1p-2, 0.5}, {0, 0x1p-4, 0.5}}, {0, 0x1p-52, 0x1p-51}};
 
-// The reference for float32, cheap where most floats are: next to zero, where x^3 no longer
-// counts, and far out, where every result is exact or below half the smallest float.
+// The reference for float32, with short cuts for most floats: near zero, where x^3 does not count,
+// and far out, where every result is exact or below half of the smallest float.
 inline Derivatives<double> quick_reference(GeluForm form, double x) {
   if (x > 128) return {{x, 1, 0}};
   if (x < -128) return {{-0.0, 0, 0}};
@@ -134,7 +134,7 @@ inline void sweep_single_part(std::uint64_t first, std::uint64_t last, std::uint
         for (int order = 0; order < 3; ++order) {
           const double distance =
               order == 2 ? std::fabs(std::fabs(x) + zeros[f][2]) : std::fabs(x - zeros[f][order]);
-          if (order > 0 && distance < rows[3 * f + order].window) {  // the sum cancels: go wider
+          if (order > 0 && distance < rows[3 * f + order].window) {  // the sum cancels
             const long double wide = reference<long double>(forms[f], x).order[order];
             record<long double>(rows[3 * f + order], x, fabsl(values[order] - wide),
                                 unit_in_last_place<long double>(wide, 24, -126), distance);
@@ -155,7 +155,7 @@ inline void sweep_single(std::uint64_t stride, int threads, Report& report) {
   const std::uint64_t end = std::uint64_t{1} << 32;
   std::vector<std::vector<Row>> parts(threads, empty_rows("float32", single_bounds));
   std::vector<std::thread> workers;
-  // Interleaved: the inputs differ in cost.
+  // The parts are interleaved, because inputs differ in cost.
   const std::uint64_t chunk = 1 << 22;
   for (int t = 0; t < threads; ++t) {
     workers.emplace_back([&, t] {
@@ -188,8 +188,8 @@ struct Sixteen<bfloat16> {
   static constexpr long double largest = 0x1.FEp127L;
 };
 
-// The error bound is 0.51 units: what is not correctly rounded lies next to a tie. Next to the zero
-// of the first derivative too.
+// The error bound is 0.51 units, near the zero of the first derivative too: a result that is not
+// correctly rounded is next to a tie.
 template <class T>
 void sweep_half_type(Report& report) {
   using Type = Sixteen<T>;
@@ -224,7 +224,7 @@ void sweep_half_type(Report& report) {
       report.rows.push_back(row);
     }
   }
-  // Conversions: float and double to T, over a stride of floats and points near ties.
+  // Conversions of float and double to T, over a stride of floats and points near ties.
   Row row;
   row.name = std::string("round to ") + Type::name;
   row.different = 0;
@@ -349,7 +349,7 @@ inline void check_emulated_fma(long count, Report& report) {
     const float a = bit_cast<float>(static_cast<std::uint32_t>(r));
     const float b = bit_cast<float>(static_cast<std::uint32_t>(r >> 32));
     check(a, b, bit_cast<float>(static_cast<std::uint32_t>(s)));
-    // An addend near the product, or near half of its last place, or near a denormal result.
+    // The addend is near the product, near half of its last place, or near a denormal result.
     const int shift = static_cast<int>((s >> 32) % 80) - 40;
     const float product = static_cast<float>(std::ldexp(static_cast<double>(a) * b, shift));
     check(a, b, product);

@@ -1,5 +1,5 @@
-// The elements of arrays one at a time, and the sum of a column as docs/numerics.md
-// words it, for the definitions that the kernels are compared with bit for bit.
+// Access to arrays one element at a time, and the column sum in the form of docs/numerics.md, for
+// the definitions with which kernels are compared bit for bit.
 #ifndef BRIDGE_TESTS_ARRAY_REFERENCE_H_
 #define BRIDGE_TESTS_ARRAY_REFERENCE_H_
 
@@ -14,7 +14,7 @@
 
 namespace bridge::reference {
 
-// Bytes of exactly this size, so that a sanitizer sees the first one too many.
+// A buffer of exactly this many bytes, so that a sanitizer detects an access one byte past its end.
 class Memory {
  public:
   explicit Memory(int64_t bytes) : bytes_(static_cast<size_t>(bytes), 0xA5) {}
@@ -52,7 +52,7 @@ Real load(const void* data, int32_t dtype, int64_t index) {
   return static_cast<Real>(get(double{}));
 }
 
-// The sum of values[first], values[first + step], ... by the tree of docs/numerics.md.
+// The sum of the chunk of 128 values from `begin` on, by the tree of docs/numerics.md.
 template <class Real>
 Real chunk_sum(const std::vector<Real>& values, int64_t begin) {
   Real lane[8];

@@ -1,5 +1,5 @@
-# The objects compiled for one instruction set define nothing but what bears its namespace: a shared
-# inline function in them could be the copy that code for every processor is linked to.
+# Objects compiled for one instruction set must define only symbols in its namespace. Code for every
+# processor could be linked to a shared inline function in them.
 #
 #   cmake -DNM=nm -DISA=v4 "-DOBJECTS=a.o;b.o" -P isa_symbols.cmake
 execute_process(COMMAND ${NM} -C --defined-only --extern-only ${OBJECTS}

@@ -1,8 +1,8 @@
-// What every call of the CPU library promises, whatever the op (a program stands for all):
-// the caller's floating-point environment plays no part and comes back, calls from several threads
-// and nested tasks share one pool, a thread's tasks are its own from call to call, few elements
-// wake nobody, memory is kept for one at a time, the pool survives a fork, and an instruction set
-// is taken or refused by name.
+// Checks the promises of the CPU library for every call of any op, with one program as an example.
+// The caller's floating-point environment has no effect and is restored. Calls from several threads
+// and nested tasks share one pool. A thread begins with the same tasks from call to call. A call on
+// few elements wakes no thread. Kept memory has one owner at a time. The pool survives a fork. An
+// instruction set is accepted or rejected by name.
 //
 //   library_check
 #include <bridge/bridge.h>
@@ -31,7 +31,7 @@ namespace {
 
 using namespace bridge::random;
 
-// y = keep * 4/3 * x with a quarter dropped, and the column sums of y.
+// The program y = keep * 4/3 * x, which drops a quarter of x, with the column sums of y.
 std::vector<int32_t> dropout() {
   using namespace bridge::interpreter;
   const Header header{kVersion, 2, 2, 5, 1, 3, 2, 3, 1, 0, 1};
@@ -53,7 +53,7 @@ std::vector<int32_t> dropout() {
   return words;
 }
 
-// A call of it on plain dense float arrays of denormal numbers.
+// A call of the dropout program on dense float arrays of denormal numbers.
 struct Plain {
   std::vector<float> input, output, row;
   int64_t seed = 7;
@@ -95,7 +95,7 @@ void check_float_environment() {
 #endif
 }
 
-// Calls from several threads at once, calls from inside tasks, and tasks counted one by one.
+// Runs calls from several threads at once and calls from inside tasks, and counts tasks.
 void check_pool() {
   Plain expected(2000, 100);
   expected.run();
@@ -133,7 +133,7 @@ void check_pool() {
   check(all, "every task runs once, nested ones too");
 }
 
-// Every thread begins with tasks that no other begins with, and all are taken once.
+// Every thread begins with tasks of its own, and each task is taken once.
 void check_task_ranges() {
   bool all = true;
   for (const int64_t threads : {1, 2, 3, 31, 32, 33, 100})
@@ -164,7 +164,7 @@ void check_task_ranges() {
   check(firsts == std::vector<int64_t>{0, 3, 6, 9}, "a thread begins with its own tasks");
 }
 
-// Memory that several threads take and leave is nobody else's in between, and bounded.
+// Memory that several threads take and leave has one owner at a time, and its amount is bounded.
 void check_kept_memory() {
   check(bridge::take_memory(bridge::kLeastLargeBytes) == nullptr, "nothing is kept at first");
   constexpr int64_t limit = int64_t{24} << 20;
@@ -205,7 +205,7 @@ void check_kept_memory() {
   check(bridge::kept_memory() == 0, "all of it is given back");
 }
 
-// A call on few elements stays in the thread that makes it.
+// A call on few elements stays in the calling thread.
 void check_few_elements() {
   int64_t runs = 0;
   const bridge_executor counting{
@@ -235,7 +235,7 @@ void check_fork() {
   check(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the pool works in a forked child");
 }
 
-// In a child with the environment variable set: every call says what is wrong with it.
+// Runs in a child with the environment variable set; every call reports an error in it.
 void check_isa_from_environment() {
   check(bridge_set_cpu_isa("mips") == BRIDGE_INVALID_ARGUMENT &&
             strstr(bridge_last_error(), "mips") != nullptr,

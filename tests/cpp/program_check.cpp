@@ -1,6 +1,6 @@
-// The interpreter of programs on the CPU: random programs against their definition, bit for bit, on
-// every instruction set and several numbers of threads, and words that are no program, which must
-// be refused or run within their arrays.
+// Checks the interpreter of programs on the CPU. Random programs are compared with their definition
+// bit for bit, on every instruction set and with several numbers of threads. Malformed words must
+// be rejected, or run within their arrays.
 //
 //   program_check [programs [seed]]
 #include <bridge/bridge.h>
@@ -18,10 +18,10 @@
 
 namespace {
 
-using namespace bridge::random;  // NOLINT: what a check is made of
+using namespace bridge::random;  // NOLINT: the parts of a check
 using bridge::interpreter::View;
 
-// Exactly so many bytes on the heap, so that a sanitizer sees the first one beside them.
+// Allocates exactly `bytes` bytes on the heap, so that a sanitizer detects an access beside them.
 class Arena {
  public:
   char* allocate(int64_t bytes) {
@@ -80,12 +80,12 @@ void compare(const char* isa, const bridge_program& call, const bridge_executor&
             (status == BRIDGE_OK ? "" : bridge_last_error()));
 }
 
-// Rows of several chunks: their columns in parts.
+// Runs rows of several chunks with their columns divided into parts.
 void compare_split(int isa, const View& view, const bridge_program& call,
                    const bridge_executor& executor, Arena& arena,
                    const std::vector<std::vector<char>>& before,
                    const std::vector<std::vector<char>>& expected, const std::string& text) {
-  using namespace bridge::interpreter;  // NOLINT: what the driver offers
+  using namespace bridge::interpreter;  // NOLINT: the row driver
   const Counts counts = counts_of(call);
   if (call.cols <= bridge::kSumChunk || counts.batches * counts.rows == 0) return;
   arena.restore(before);
@@ -99,7 +99,7 @@ struct BeforeAndAfter {
   std::vector<std::vector<char>> before, expected;
 };
 
-// Makes the arrays of a call, and what the definition makes of them.
+// Makes the arrays of a call, and computes the results of the definition.
 BeforeAndAfter run_reference(const RandomProgram& program, const View& view, Arena& arena,
                              ProgramCall& made) {
   make_arrays(
@@ -128,12 +128,12 @@ void check_program(const RandomProgram& program, bool large) {
   bridge_set_cpu_isa(nullptr);
 }
 
-// What a call asks of its executor: how often, and for how many tasks at most.
+// The requests of a call to its executor: their number, and the largest number of tasks.
 struct Asked {
   int64_t times, most_tasks;
 };
 
-// The last task first, in one thread.
+// An executor that runs the last task first, in one thread.
 void run_backwards(void* context, int64_t tasks, bridge_task task, void* task_context) {
   Asked& asked = *static_cast<Asked*>(context);
   ++asked.times;
@@ -141,7 +141,7 @@ void run_backwards(void* context, int64_t tasks, bridge_task task, void* task_co
   while (tasks-- > 0) task(task_context, tasks);
 }
 
-// A single row has work for every thread if it is long; a short one is left to the calling thread.
+// A single long row has work for every thread; a short row stays in the calling thread.
 void check_long_rows() {
   int64_t dealt = 0;
   for (int turn = 0; turn < 12; ++turn) {
@@ -166,9 +166,9 @@ void check_long_rows() {
   check(dealt > 6, "few of the long rows were dealt to threads");
 }
 
-// A call of the words, whatever they are, on arrays of the roles that they name.
+// Runs any words in a call, on arrays of the roles that they name.
 void check_safe(const std::vector<int32_t>& given) {
-  // Exactly so many words.
+  // A copy without spare capacity.
   const std::vector<int32_t> words(given.begin(), given.end());
   View view;
   const char* why = nullptr;
@@ -209,7 +209,7 @@ void check_malformed(int64_t programs) {
   }
 }
 
-// Calls that are wrong in one thing each.
+// Calls with one error each.
 void check_refusals() {
   const RandomProgram program = random_program(ProgramSize{});
   const View view = view_of(program.words);
@@ -257,7 +257,7 @@ void check_refusals() {
   check(bridge_program_cpu(&call, nullptr) == BRIDGE_OK, "nothing is wrong");
 }
 
-// Processors make NaNs of either sign: no operation may tell them apart.
+// Processors produce NaNs of either sign: no operation may distinguish them.
 template <class Real>
 void check_signs_of_nan() {
   using bridge::math::canonical_nan;
@@ -283,7 +283,7 @@ void check_signs_of_nan() {
   }
 }
 
-// A row has the same bits by itself as among others.
+// A row has the same bits alone as among others.
 void check_rows_alone() {
   for (int turn = 0; turn < 40; ++turn) {
     const RandomProgram program = random_program(any_size());
@@ -299,7 +299,7 @@ void check_rows_alone() {
         program.words, view, program.stores_last,
         [&](int64_t bytes) { return arena.allocate(bytes); }, &made);
     for (int32_t i = 0; i < view.instructions; ++i) {
-      // What is drawn depends on the row's number.
+      // The random words depend on the number of the row.
       if ((view.code[i].operation & ~bridge::interpreter::kAgain) == bridge::interpreter::kKeep) {
         call.index_cols = 0;
       }

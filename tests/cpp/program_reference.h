@@ -1,5 +1,5 @@
-// What a program computes, one row and one element at a time: a register holds a whole row, sums
-// follow the words of docs/numerics.md, and what an earlier phase had is simply computed again.
+// The definition of a program, one row and one element at a time. A register holds a whole row,
+// sums have the form of docs/numerics.md, and values of an earlier phase are computed again.
 #ifndef BRIDGE_TESTS_PROGRAM_REFERENCE_H_
 #define BRIDGE_TESTS_PROGRAM_REFERENCE_H_
 
@@ -81,11 +81,12 @@ class ProgramReference {
   }
 
  private:
-  // A register: of a row section one number.
+  // Registers: one number each in a row section, a whole row each in a tile section.
   template <class T>
   using Registers = std::vector<std::vector<T>>;
 
-  // Of the present row, or of the batch's where an array has no row strides.
+  // Returns the index of an element in the current row, or in the batch if the array has no row
+  // strides.
   int64_t index_of(const bridge_program_array& array, int64_t col, int64_t half) const {
     int64_t index = (half * call_.cols + col) * array.col_stride, row = row_, batch = batch_;
     if (array.pairs != 0) index = (2 * col + half) * (array.col_stride / 2);
@@ -257,7 +258,7 @@ class ProgramReference {
     return math::philox(integer(in.a), integer(in.b), index / 4).words[index % 4];
   }
 
-  // NaN if there is one, and +0 rather than -0.
+  // NaN if there is one; +0 counts as larger than -0.
   static Real largest(const std::vector<Real>& x) {
     Real found = -__builtin_inf();
     for (const Real value : x) {
@@ -282,7 +283,7 @@ class ProgramReference {
   std::vector<std::vector<Real>> sums_;
 };
 
-// For a call that is valid.
+// Runs a valid call.
 inline void run(const View& view, const bridge_program& call) {
   if (is_double(call))
     ProgramReference<double>(view, call).run();

@@ -1,4 +1,4 @@
-// Random numbers, and what is counted of checks.
+// Random numbers, and the count of checks that passed and failed.
 #ifndef BRIDGE_TESTS_RANDOM_ARRAYS_H_
 #define BRIDGE_TESTS_RANDOM_ARRAYS_H_
 

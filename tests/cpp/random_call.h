@@ -1,4 +1,4 @@
-// Calls of programs on random arrays, of any layout that their roles allow.
+// Calls of programs on random arrays, in any layout that their roles allow.
 #ifndef BRIDGE_TESTS_RANDOM_CALL_H_
 #define BRIDGE_TESTS_RANDOM_CALL_H_
 
@@ -19,7 +19,7 @@ namespace bridge::random {
 
 using namespace interpreter;  // NOLINT: the words of a program
 
-// A call with its descriptors. The words must outlive it.
+// A call with its descriptors. The words of the program must outlive it.
 struct ProgramCall {
   bridge_program call{};
   std::vector<bridge_program_array> operands, results;
@@ -32,8 +32,8 @@ struct ProgramCall {
 
 using Allocate = std::function<char*(int64_t bytes)>;
 
-// Mostly numbers without extremes, which would leave nothing of a sum but NaN: also few different
-// ones, of which several are the largest, and zeros alone.
+// Mostly numbers without extremes, because with extremes most sums are NaN. Some arrays have few
+// different numbers, so that several are the largest, or only zeros.
 inline void fill_reals(char* data, int32_t dtype, int64_t count) {
   const int64_t kind = pick(10);
   if (kind >= 7) fill(data, dtype, count);
@@ -43,7 +43,7 @@ inline void fill_reals(char* data, int32_t dtype, int64_t count) {
     if (kind == 4 || kind == 5) reference::store(data, dtype, i, static_cast<double>(pick(4) - 2));
     if (kind == 6) reference::store(data, dtype, i, chance(98) ? -0.0 : 0.0);
     const int64_t bytes = element_bytes(dtype);
-    if (kind == 9 && pick(60) == 0) {  // the other NaN
+    if (kind == 9 && pick(60) == 0) {  // a NaN with another payload
       memset(data + i * bytes, 0xFF, static_cast<size_t>(bytes));
     }
   }
@@ -57,7 +57,7 @@ inline void fill_integers(char* data, int32_t dtype, int64_t count, int64_t cols
   }
 }
 
-// Any layout that the role allows, in memory of exactly its extent.
+// Makes an array of any layout that the role allows, in memory of exactly its extent.
 inline bridge_program_array make_array(Role role, bool pairs, bool is_result, int32_t dtype,
                                        const bridge_program& call, const Allocate& allocate) {
   bridge_program_array array{};
@@ -121,15 +121,15 @@ inline int32_t any_dtype(Role role, bool allows_double) {
   }
 }
 
-// Whether every element of the array has a place of its own.
+// Returns true if every element of the array has a place of its own.
 inline bool is_one_to_one(const bridge_program_array& array, const bridge_program& call) {
   bool apart = array.col_stride != 0;
   for (int32_t d = 0; d < call.dims; ++d) apart = apart && array.stride[d] != 0;
   return apart;
 }
 
-// Fills `made`, whose call has its sizes, with arrays for the program of these words, of these
-// dtypes (of operands, then of results) or of any.
+// Fills `made`, whose call has its sizes, with arrays for the program `words`. `dtypes` lists the
+// dtypes of operands, then of results; without it the dtypes are random.
 inline void make_arrays(const std::vector<int32_t>& words, const View& view, bool stores_last,
                         const Allocate& allocate, ProgramCall* made,
                         const int32_t* dtypes = nullptr) {
@@ -181,7 +181,7 @@ inline void make_arrays(const std::vector<int32_t>& words, const View& view, boo
                 std::to_string(view.header.phases) + " phases";
 }
 
-// Sizes of a call: up to three batch dimensions and three of rows.
+// Chooses the sizes of a call: up to three batch dimensions and up to four dimensions in all.
 inline void choose_sizes(int64_t cols, int64_t most_elements, bridge_program* call) {
   call->cols = cols;
   const auto elements = [call] {

@@ -1,6 +1,6 @@
-// Random programs that are valid. A program computes what a tracer might have asked for and much
-// that it would not: every operation, values of earlier phases computed again, registers that are
-// used for one value after another.
+// Random valid programs. They contain code that a tracer might emit and much that it would not:
+// every operation, values of earlier phases computed again, registers reused for one value after
+// another.
 #ifndef BRIDGE_TESTS_RANDOM_PROGRAM_H_
 #define BRIDGE_TESTS_RANDOM_PROGRAM_H_
 
@@ -22,14 +22,14 @@ using namespace interpreter;  // NOLINT: the words of a program
 
 struct RandomProgram {
   std::vector<int32_t> words;
-  // Results are stored behind everything that is loaded: they may lie where operands do.
+  // All results are stored after the last load, so that a result may share an operand's memory.
   bool stores_last;
 };
 
 struct ProgramSize {
   int64_t most_phases = 4;
-  int64_t most_steps = 7;  // of a section
-  bool frees = true;       // registers of values that are read no more
+  int64_t most_steps = 7;  // per section
+  bool frees = true;       // frees registers of values that are not read again
 };
 
 class ProgramWriter {
@@ -55,9 +55,9 @@ class ProgramWriter {
     int32_t at;  // its register
     Instruction made{};
     std::vector<size_t> inputs{};
-    bool fixed = false;  // a constant, or spread: there in every phase
+    bool fixed = false;  // a constant or spread value, which exists in every phase
     bool constant = false;
-    int64_t phase = -1;  // the last in which it was computed
+    int64_t phase = -1;  // the last phase in which it was computed
     bool alive = true;
     bool used = false;
   };
@@ -131,7 +131,7 @@ class ProgramWriter {
     return std::all_of(value.inputs.begin(), value.inputs.end(),
                        [this](size_t input) { return can_have(input); });
   }
-  // Has a value that it can have in its register.
+  // Computes a value that the phase can have, unless it is in its register already.
   void have(size_t i) {
     Value& value = values_[i];
     if (!value.wide || value.fixed || value.phase == phase_) return;
@@ -140,7 +140,7 @@ class ProgramWriter {
     value.phase = phase_;
   }
 
-  // A random value of the kind; false if there is none.
+  // Finds a random value of the kind; returns false if there is none.
   bool any(bool wide, bool integer, size_t* found) {
     std::vector<size_t> candidates;
     for (size_t i = 0; i < values_.size(); ++i) {
@@ -148,7 +148,7 @@ class ProgramWriter {
       if (value.wide == wide && value.integer == integer && can_have(i)) candidates.push_back(i);
     }
     if (candidates.empty()) return false;
-    // Those that nothing has used more often, and those made last, so that results rest on much.
+    // Prefer unused and recent values, so that results depend on many values.
     std::vector<size_t> unused;
     for (const size_t i : candidates) {
       if (!values_[i].used) unused.push_back(i);
@@ -166,7 +166,7 @@ class ProgramWriter {
     code_.push_back(in);
   }
 
-  // Emits an instruction whose result is a new value, computed from these.
+  // Emits an instruction whose result is a new value, computed from the inputs.
   void make(bool wide, bool integer, Instruction in, const std::vector<size_t>& inputs) {
     for (const size_t input : inputs) have(input);
     Value value{wide, integer, take(wide, integer)};
@@ -183,7 +183,7 @@ class ProgramWriter {
     for (Value& value : values_) {
       if (!value.alive || value.constant || !chance(6)) continue;
       value.alive = false;
-      // What is spread must still be there for the next piece of the row.
+      // A spread value must still exist for the next piece of the row.
       if (value.fixed && in_tile)
         freed_later_.push_back({&pool(value.wide, value.integer), value.at});
       else
@@ -205,7 +205,7 @@ class ProgramWriter {
   // ---- Steps ----
 
   int32_t any_elementwise() {
-    // Most of them those that leave numbers numbers.
+    // Mostly operations whose results are finite for finite inputs.
     static const int32_t tame[] = {kAdd,     kSubtract, kMultiply, kMinimum,     kMaximum, kWhere,
                                    kSigmoid, kTanh,     kSilu,     kGeluTanh,    kGeluErf, kErf,
                                    kGauss,   kFma,      kNegative, kGeluSigmoid, kAbsolute};
@@ -339,7 +339,7 @@ class ProgramWriter {
       result.done = true;
       std::vector<size_t> from = {wide_value()};
       if (result.role == Role::halves) from.push_back(wide_value());
-      // Nothing is loaded any more once a result is stored, where it may lie in its operand.
+      // Nothing is loaded after a result is stored, because it may share its operand's memory.
       for (size_t half = 0; half < from.size(); ++half) {
         stores_.push_back({result.role == Role::row ? kAddColumns : kStore, 0,
                            static_cast<int32_t>(i), values_[from[half]].at,
@@ -418,15 +418,16 @@ class ProgramWriter {
   std::vector<Instruction> code_, stores_;
   std::vector<int32_t> sections_;
   int32_t reductions_ = 0;
-  int32_t threshold_ = 0;  // a constant
+  int32_t threshold_ = 0;  // index of a constant
 };
 
 inline RandomProgram random_program(const ProgramSize& size = {}) {
   return ProgramWriter(size).write();
 }
 
-// Every reduction of an operand, and the sum of its squares, with nothing behind that could hide a
-// difference; the sum at every place of its row too, so that all threads show what they have.
+// A program with every reduction of an operand and the sum of its squares, without later operations
+// that could hide a difference. It also stores the sum at every column of its row, so that all
+// threads show their value.
 inline std::vector<int32_t> reductions() {
   const Header header{kVersion, 1, 5, 3, 0, 4, 1, 0, 0, 4, 2};
   constexpr auto kFull = static_cast<int32_t>(Role::full);
@@ -454,8 +455,8 @@ inline int32_t any_word() {
                       : static_cast<int32_t>(random_bits());
 }
 
-// The words with another one among them: any, or a neighbour, which may be another register,
-// operation, operand or half.
+// Returns the words with one of them changed, either to any word or to a neighbour, which may be
+// another register, operation, operand or half.
 inline std::vector<int32_t> mutation_of(std::vector<int32_t> words) {
   int32_t& word = words[static_cast<size_t>(pick(static_cast<int64_t>(words.size())))];
   word = chance(50) ? any_word()

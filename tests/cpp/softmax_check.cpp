@@ -1,5 +1,5 @@
-// The CPU library's softmax and softmax_derivative against their definitions, bit for bit, on
-// random calls: every instruction set, several numbers of threads, memory checked to the byte.
+// Compares the CPU library's softmax and softmax_derivative with their definitions, bit for bit, on
+// random calls: every instruction set, several numbers of threads, every byte of memory.
 //
 //   softmax_check [calls [seed]]
 #include <bridge/bridge.h>
@@ -24,7 +24,7 @@ namespace {
 using bridge::reference::Memory;
 
 int passed = 0, failed = 0;
-bool call_is_tame = false;  // the derivative at hand has operands and a scale without extremes
+bool call_is_tame = false;  // the current derivative has operands and a scale without extremes
 
 void check(bool holds, const std::string& what) {
   ++(holds ? passed : failed);
@@ -66,8 +66,8 @@ struct Made {
   std::vector<Memory> memory;
   std::string text;
 
-  // Strides for an operand whose rows reach over `cols` elements, and memory for them. Outputs get
-  // rows apart from one another; inputs also repeated and reversed ones.
+  // Chooses strides for an operand with rows of `cols` elements, and allocates its memory. Rows of
+  // outputs do not overlap; rows of inputs may be repeated or reversed.
   char* add(const bridge_row_space& space, int64_t cols, int64_t bytes, bool output,
             int64_t* stride, int64_t* count) {
     int order[BRIDGE_MAX_DIMS];
@@ -118,10 +118,10 @@ bridge_row_space random_space(bool large) {
     for (int d = 0; d < space.dims; ++d) {
       space.size[d] = chance(25) ? 1 : 1 + pick(large ? 40 : 6);
       if (chance(2)) space.size[d] = 0;
-      elements *= std::max<int64_t>(space.size[d], 1);  // memory for the rest all the same
+      elements *= std::max<int64_t>(space.size[d], 1);  // memory is allocated even if a size is 0
     }
     space.causal = space.dims > 0 && chance(35);
-    // Queries about as many as keys, so that the diagonal is somewhere in the matrix.
+    // Choose about as many queries as keys, so that the diagonal crosses the matrix.
     if (space.causal && space.cols > 0 && chance(60)) {
       const int last = space.dims - 1;
       elements /= std::max<int64_t>(space.size[last], 1);
@@ -140,7 +140,7 @@ std::string describe(const bridge_row_space& space, int32_t dtype) {
 
 int32_t pick_dtype() { return static_cast<int32_t>(pick(4)); }
 
-// One dimension of rows.
+// A space with one dimension of rows.
 bridge_row_space rows_of(int64_t rows, int64_t cols) {
   bridge_row_space space{};
   space.dims = 1;
@@ -179,7 +179,7 @@ struct SoftmaxCall : Made {
     }
   }
 
-  // To a part of the call that begins at index `first` of dimension 0.
+  // Moves the operands of `part` to index `first` of dimension 0.
   static void advance(bridge_softmax& part, int64_t first) {
     part.x.data = static_cast<char*>(part.x.data) +
                   first * part.x.stride[0] * bridge::dtype_bytes(part.dtype);
@@ -189,7 +189,7 @@ struct SoftmaxCall : Made {
   void add_mask() {
     const bridge_row_space& space = call.space;
     call.mask.col_stride = chance(80) ? 1 : 0;
-    bridge_row_space own = space;  // with the dimensions that it does not repeat along
+    bridge_row_space own = space;  // without the dimensions that it repeats along
     for (int d = 0; d < space.dims; ++d)
       if (chance(40)) own.size[d] = std::min<int64_t>(own.size[d], 1);
     const int64_t cols = call.mask.col_stride == 0 ? 1 : space.cols;
@@ -199,7 +199,7 @@ struct SoftmaxCall : Made {
     for (int d = 0; d < space.dims; ++d)
       if (own.size[d] != space.size[d]) call.mask.stride[d] = 0;
     call.mask.data = data;
-    // Sparse, dense, or in long stretches: whole vectors of hidden elements.
+    // Hide few elements, most of them, or long stretches, which are whole vectors; or all.
     const int64_t kind = pick(4);
     bool hidden = false;
     for (int64_t i = 0; i < count; ++i) {
@@ -255,7 +255,7 @@ bridge_status run_cpu(const bridge_softmax_derivative& call, const bridge_execut
   return bridge_softmax_derivative_cpu(&call, executor);
 }
 
-// What rounding to a dtype may do: a part of the value, and the least that matters.
+// The error of rounding to a dtype: relative to the value, and the absolute minimum.
 struct Storage {
   long double rounding;
   long double least;
@@ -266,7 +266,7 @@ Storage storage_of(int32_t dtype) {
   return {0, dtype == BRIDGE_FLOAT64 ? 0x1p-1074L : 0x1p-149L};
 }
 
-// Within the rounding of the result and what the arithmetic may lose.
+// Checks that the error is within the rounding of the result plus the error of the arithmetic.
 void check_textbook(const bridge_softmax& call, const bridge_rows& result,
                     const std::string& text) {
   const long double unit = call.dtype == BRIDGE_FLOAT64 ? 0x1p-52L : 0x1p-23L;
@@ -290,8 +290,8 @@ void check_textbook(const bridge_softmax_derivative& call, const bridge_rows& re
   check(distance <= 1, "textbook: " + text + ": " + std::to_string(static_cast<double>(distance)));
 }
 
-// Runs the call with each instruction set and executor and compares all memory, the bytes around
-// the output included, with what the definition leaves there.
+// Runs the call with each instruction set and executor. Compares all memory, including the bytes
+// around the output, with the definition's.
 template <class Made>
 void check_call(Made& made, const std::vector<bridge_executor>& executors) {
   const std::vector<Memory> before = made.memory;
@@ -309,7 +309,7 @@ void check_call(Made& made, const std::vector<bridge_executor>& executors) {
     }
   }
   bridge_set_cpu_isa(nullptr);
-  // The inputs as they were, beside the result: an output in place has overwritten one.
+  // Restores the inputs beside the result, because an output in place has overwritten one.
   const bridge_rows output = made.call.output;
   std::vector<Memory> result = made.memory;
   for (size_t i = 0; i < before.size(); ++i) made.memory[i].assign_from(before[i]);
@@ -318,12 +318,12 @@ void check_call(Made& made, const std::vector<bridge_executor>& executors) {
   check_textbook(made.call, apart, made.text);
 }
 
-// An output that is written past the caches, because it is large and has been written before: the
-// same bits as its parts, which are not.
+// A large output that has been written before is written past the caches. It must have the same
+// bits as its parts, which are not.
 template <class Made>
 void check_streamed(int32_t dtype) {
   const int64_t heads = dtype == BRIDGE_FLOAT64 ? 2 : 4, rows = 1111;
-  const int64_t cols = dtype <= BRIDGE_BFLOAT16 ? 3801 : 1901;  // rows at any part of a line
+  const int64_t cols = dtype <= BRIDGE_BFLOAT16 ? 3801 : 1901;  // rows start anywhere in a line
   bridge_row_space space{};
   space.dims = 2, space.size[0] = heads, space.size[1] = rows, space.cols = cols;
   Made made(space, dtype);
@@ -354,7 +354,7 @@ void check_streamed(int32_t dtype) {
   }
 }
 
-// Rows as long as a float16 row may be, and longer than any buffer.
+// Rows of more than 65,536 columns, and rows longer than any buffer.
 void check_long_rows() {
   for (const int64_t cols : {int64_t{65537}, (int64_t{1} << 20) + 33})
     for (const int32_t dtype : {BRIDGE_FLOAT32, BRIDGE_BFLOAT16}) {
@@ -365,7 +365,7 @@ void check_long_rows() {
     }
 }
 
-// Every length of a row around the boundaries of the tree, dense, with and without a mask.
+// Every row length around the boundaries of the tree, dense, with and without a mask.
 void check_every_length() {
   for (int64_t cols = 1; cols <= 1100; ++cols) {
     SoftmaxCall call(rows_of(3, cols), static_cast<int32_t>(cols % 4));

@@ -1,6 +1,6 @@
-// What softmax and its derivative promise beside their bits: what is refused and with which words,
-// what is never read, how accurate float32 is, and that the caller's floating-point mode neither
-// matters nor changes.
+// Checks the promises of softmax and its derivative besides their bits: rejected calls and their
+// messages, elements that are never read, the accuracy of float32, and independence of the caller's
+// floating-point mode, which is restored.
 #include <bridge/bridge.h>
 #include <math.h>
 #include <stdint.h>
@@ -28,7 +28,7 @@ void check(bool holds, const std::string& what) {
   if (!holds) fprintf(stderr, "FAILED %s\n", what.c_str());
 }
 
-// Dense float32 calls.
+// A dense float32 call.
 struct Forward {
   std::vector<float> x, y;
   std::vector<uint8_t> mask;
@@ -147,7 +147,7 @@ void check_refusals() {
         "a null call");
 }
 
-// Elements that the causal rule hides, and rows that a mask hides whole, are not touched.
+// Elements hidden by the causal rule and rows hidden by a mask are not read.
 void check_unread() {
 #if defined(__SANITIZE_ADDRESS__)
   for (const int64_t cols : {int64_t{5}, int64_t{40}, int64_t{200}, int64_t{1500}}) {
@@ -180,10 +180,10 @@ void check_unread() {
 #endif
 }
 
-// Rows of every kind that is hard: random ones of any spread, one large element among many small
-// ones (every addition above it in the tree rounds), few different values, so that what each of
-// them lacks is not averaged away, and those by the bits of the column, so that all additions of a
-// level round alike.
+// Rows of every difficult kind: random ones of any spread; one large element among many small ones
+// (every addition above it in the tree rounds); few different values, whose errors do not average
+// out; and values determined by the bits of the column, so that all additions of a level round
+// alike.
 void fill_hard_row(std::mt19937& random, int kind, float spread, float* x, int64_t cols) {
   std::normal_distribution<float> normal(0.0f, spread);
   std::uniform_real_distribution<float> uniform(0.0f, 1.0f);
@@ -208,8 +208,8 @@ void fill_hard_row(std::mt19937& random, int kind, float spread, float* x, int64
   }
 }
 
-// float32: relative error of an element against (2 + |scale x - max|) 2^-23, and the row's sum
-// against 1 in ULP; rows up to 4096.
+// float32: compares the relative error of an element with (2 + |scale x - max|) 2^-23, and the
+// row's sum with 1 in ULP, for rows of up to 4096 columns.
 void check_accuracy() {
   std::mt19937 random(7);
   double worst = 0, worst_sum = 0;
@@ -240,7 +240,7 @@ void check_accuracy() {
             const long double distance = largest - static_cast<long double>(scale) * x[j];
             const long double expected = power[static_cast<size_t>(j)] / total;
             sum += y[j];
-            if (expected < 0x1p-126L) continue;  // a denormal has its own last place
+            if (expected < 0x1p-126L) continue;  // denormals have a last place of their own
             const double error = static_cast<double>(fabsl(y[j] - expected) / expected /
                                                      ((2 + distance) * 0x1p-23L));
             worst = std::max(worst, error);

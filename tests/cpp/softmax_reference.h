@@ -1,5 +1,5 @@
 // The definitions of softmax and softmax_derivative, one element and one row at a time: bit for
-// bit, and in long double by the textbook.
+// bit, and by the textbook formula in long double.
 #ifndef BRIDGE_TESTS_SOFTMAX_REFERENCE_H_
 #define BRIDGE_TESTS_SOFTMAX_REFERENCE_H_
 
@@ -15,7 +15,7 @@
 
 namespace bridge::reference {
 
-// The tree as docs/numerics.md states it: a chunk is 32 rows of 32 lanes.
+// The tree in the form of docs/numerics.md: a chunk is 32 rows of 32 lanes.
 template <class Real>
 Real tree_sum(const std::vector<Real>& terms) {
   std::vector<Real> nodes;
@@ -173,8 +173,9 @@ inline void run(const bridge_softmax_derivative& call) {
   derivative_in<float>(call);
 }
 
-// By the textbook. Each result within `tolerance(value, |scale x - max|)` of the definition, zero
-// or NaN where the contract says so; returns a description of the first that is not, or "".
+// Compares with the textbook formula. Each result must be within `tolerance(value, |scale x -
+// max|)` of the formula, and zero or NaN where the contract says so. Returns a description of the
+// first wrong result, or "".
 inline std::string compare_with_textbook(
     const bridge_softmax& call, const bridge_rows& result,
     const std::function<long double(long double, long double)>& tolerance) {
@@ -212,8 +213,9 @@ inline std::string compare_with_textbook(
   return wrong;
 }
 
-// How far `result` is from the formula of the derivative, in units of `tolerance` times the sum of
-// the magnitudes that meet in it. For operands without infinity and NaN.
+// Returns the distance of `result` from the formula of the derivative, as a multiple of the allowed
+// error: `tolerance` times the sum of the magnitudes of its terms, plus `rounding` times the value,
+// plus `least`. Operands must not contain infinity or NaN.
 inline long double derivative_distance(const bridge_softmax_derivative& call,
                                        const bridge_rows& result, long double tolerance,
                                        long double rounding, long double least) {

@@ -1,9 +1,9 @@
-// How fast softmax and its derivative run on this CPU, beside a plain copy of as many bytes. Run by
-// hand; no test depends on it.
+// Measures the speed of softmax and its derivative on this CPU, beside a plain copy of as many
+// bytes. It is run by hand; no test depends on it.
 //
 //   softmax_speed [threads [milliseconds for each line [least columns [fresh]]]]
 //
-// With `fresh` every result goes to memory that has no pages yet, as a framework's does.
+// With `fresh` every result goes to memory that has no pages yet, like a framework's results.
 #include <bridge/bridge.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// Timing a kernel beside a plain copy, for the programs that are run by hand.
+// Times a kernel beside a plain copy, for programs that are run by hand.
 #ifndef BRIDGE_TESTS_TIMING_H_
 #define BRIDGE_TESTS_TIMING_H_
 
@@ -17,7 +17,7 @@ namespace bridge::timing {
 
 inline double budget = 0.15;
 
-// The best of many runs, in seconds.
+// The shortest of many runs, in seconds.
 inline double best_time(const std::function<void()>& prepare, const std::function<void()>& run) {
   using Clock = std::chrono::steady_clock;
   double best = 1e9, total = 0;
@@ -32,7 +32,7 @@ inline double best_time(const std::function<void()>& prepare, const std::functio
   return best;
 }
 
-// Memory straight from the system, so that a fresh one has no pages yet.
+// Memory straight from the system, so that new memory has no pages yet.
 class Pages {
  public:
   explicit Pages(size_t bytes) : bytes_(bytes + (size_t{2} << 20)) { map(); }
@@ -41,7 +41,7 @@ class Pages {
     munmap(data_, bytes_);
     map();
   }
-  // As an allocator gives it: 64 bytes into the mapping.
+  // An offset of 64 bytes into the mapping, as from an allocator.
   void* data() const { return static_cast<char*>(data_) + 64; }
 
  private:
@@ -53,7 +53,7 @@ class Pages {
   void* data_ = nullptr;
 };
 
-// Numbers from -span/2 to span/2, of float16 between 1/4 and 4.
+// Fills with numbers from -span/2 to span/2; for float16, with magnitudes from 1/4 to 4.
 inline void fill(void* data, int32_t dtype, int64_t count, float span = 8) {
   for (int64_t i = 0; i < count; ++i) {
     const float value = static_cast<float>((i * 7919) % 1009) * (span / 1000) - span / 2;

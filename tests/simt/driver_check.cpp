@@ -1,5 +1,5 @@
-// Which device a call enters and what it leaves behind, on a driver that keeps book: the contexts
-// of its devices, and the stack of contexts of the thread.
+// Checks the device that a call enters and the state that it leaves behind, on a fake driver that
+// records the contexts of its devices and the thread's stack of contexts.
 #include "cuda/driver.h"
 
 #include <cstdint>
@@ -15,10 +15,10 @@ constexpr int kDevices = 3;
 constexpr int kInvalidContext = 201;
 constexpr int kInvalidValue = 1;
 
-// Users of each device's primary context, which is there while there are any; a context's address
-// is that of its device's count.
+// The number of users of each device's primary context, which exists while there are any. The
+// address of a context is the address of its device's count.
 int g_users[kDevices];
-bool g_made[kDevices];  // a context was made that had not been there
+bool g_made[kDevices];  // a context was created that had not existed
 std::vector<int> g_stack;
 bool g_push_fails;
 
@@ -68,15 +68,15 @@ int retain(void** context, int device) {
 
 int release(int device) { return --g_users[device] < 0 ? kInvalidContext : 0; }
 
-// Memory is the address 0x10000 × its device.
+// The fake memory of device d starts at address 0x10000 (d + 1).
 int pointer_attributes(unsigned count, int* attributes, void** data, uint64_t pointer) {
   for (unsigned i = 0; i < count; ++i) {
     const bool on_device = pointer >= 0x10000;
     switch (attributes[i]) {
-      case 2:  // memory type: 1 is the host's, 2 a device's
+      case 2:  // memory type: 1 is the host, 2 a device
         *static_cast<unsigned*>(data[i]) = on_device ? 2 : 1;
         break;
-      case 9:  // device ordinal, of pinned host memory too
+      case 9:  // device ordinal, also for pinned host memory
         *static_cast<int*>(data[i]) = on_device ? static_cast<int>(pointer / 0x10000) - 1 : 0;
         break;
       default:
@@ -92,7 +92,7 @@ int error_string(int error, const char** text) {
   return 0;
 }
 
-// A GPU whose clusters have so many blocks at most, and more than 8 where the kernel may.
+// A GPU with clusters of up to this many blocks; more than 8 only if the kernel allows it.
 int g_most_in_cluster;
 int g_is_more_allowed;
 LaunchConfig g_launched;
@@ -126,7 +126,7 @@ int launch_ex(const LaunchConfig* config, void*, void** params, void** extra) {
   return 0;
 }
 
-// Registers for three blocks, and shared memory of 228 KiB, of which each takes one.
+// A GPU with registers for three blocks, which share 228 KiB of shared memory.
 int max_blocks(int* count, void*, int threads, size_t shared_bytes) {
   if (threads != 256 || shared_bytes != 0) return kInvalidValue;
   *count = 3;
@@ -162,7 +162,8 @@ const void* memory_of(int device) {
   return reinterpret_cast<const void*>(uintptr_t{0x10000} * (device + 1));
 }
 
-// Devices 0 and 1 or only 1 are in use elsewhere in the process; the thread stands on `stack`.
+// Sets the devices in use elsewhere in the process (0 and 1, or only 1), and the thread's context
+// stack.
 void begin(std::vector<int> used, std::vector<int> stack) {
   for (int device = 0; device < kDevices; ++device) g_users[device] = g_made[device] = 0;
   for (int device : used) ++g_users[device];
@@ -170,7 +171,7 @@ void begin(std::vector<int> used, std::vector<int> stack) {
   g_push_fails = false;
 }
 
-// A call that must run on `wanted` (kNoDevice: wherever the thread stands).
+// Checks a call that must run on device `wanted` (kNoDevice: on the thread's own).
 void check(const std::string& what, const void* memory, int wanted) {
   const Driver driver = fake();
   const std::vector<int> before = g_stack;
@@ -199,7 +200,7 @@ void check_every_place() {
       check("no memory", nullptr, kNoDevice);
       check("memory of the host", reinterpret_cast<void*>(64), kNoDevice);
     }
-    // The thread stands on another device, whose context stays the current one.
+    // The thread is on another device, whose context stays current.
     if (used.size() == 1) continue;
     begin(used, {0, 2});
     check("memory of another device", memory_of(1), 1);

@@ -1,5 +1,5 @@
-// The emulator itself: that it computes what a GPU would, and that it sees the mistakes it is there
-// to see.
+// Checks the emulator itself: it computes the results of a GPU, and it detects the mistakes that it
+// is made to detect.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -28,7 +28,8 @@ struct Params {
   int* out;
 };
 
-// Each block adds the numbers of its threads: warps by shuffles, then through shared memory.
+// Each block adds the numbers of its threads, with shuffles in a warp and then through shared
+// memory.
 struct Sum {
   using Params = ::Params;
   static constexpr int kThreads = 128;
@@ -105,8 +106,8 @@ struct LaneMissing {
   }
 };
 
-// Each block of a cluster leaves its number with the others, which add them up; `kMeets` are the
-// times that they meet before and behind it, as is needed.
+// Each block of a cluster stores its number in all blocks, which add them up. `kMeets` is the
+// number of cluster barriers, before and after the stores; two are correct.
 template <int kMeets>
 struct Cluster {
   static void run(const void* params) {
@@ -123,7 +124,7 @@ struct Cluster {
   }
 };
 
-// A block meets itself alone before it reads what the others leave.
+// A block waits only for itself before it reads the numbers from other blocks.
 struct BlockRunsAhead {
   static void run(const void* params) {
     int* memory = dynamic_shared<int>();
@@ -148,7 +149,7 @@ struct BehindItsBlock {
   }
 };
 
-// A thread reads its neighbour's number without waiting for it.
+// A thread reads the number of its neighbour without waiting for it.
 struct Race {
   using Params = ::Params;
   static constexpr int kThreads = 64;
@@ -160,7 +161,7 @@ struct Race {
   }
 };
 
-// The first warp goes on to write what the second has not read yet: a barrier is missing.
+// The first warp overwrites a value that the second has not read yet: a barrier is missing.
 struct RunsAhead {
   using Params = ::Params;
   static constexpr int kThreads = 64;

@@ -1,7 +1,7 @@
-// Where a test's kernels run: on the emulator, or with BRIDGE_EXECUTOR_GPU on the current GPU.
+// Runs a test's kernels on the emulator, or with BRIDGE_EXECUTOR_GPU on the current GPU.
 //
-// A test fills and reads host memory. On a GPU each piece has a twin of exactly its size in the
-// device's own memory: `placed` copies all pieces there and `finish` copies them back.
+// A test fills and reads host memory. On a GPU each piece has a twin of exactly its size in device
+// memory: `placed` copies all pieces there, and `finish` copies them back.
 #ifndef BRIDGE_TESTS_SIMT_EXECUTOR_H_
 #define BRIDGE_TESTS_SIMT_EXECUTOR_H_
 
@@ -29,7 +29,7 @@ struct Twin {
   char* device;
 };
 
-// By the address of the host memory.
+// The twins by the address of the host memory.
 inline std::map<uintptr_t, Twin>& twins() {
   static std::map<uintptr_t, Twin> all;
   return all;
@@ -39,8 +39,8 @@ inline void require(cudaError_t error) {
   if (error != cudaSuccess) std::abort();
 }
 
-// The address on the device of what lies at `address` on the host; 0 if that is in no piece. One
-// past the end counts as inside: an empty operand may point there.
+// Returns the device address for the host address `address`; 0 if it is in no piece. The end of a
+// piece counts as inside, because an empty operand may point there.
 inline uintptr_t on_device(uintptr_t address) {
   auto next = twins().upper_bound(address);
   if (next == twins().begin()) return 0;
@@ -62,12 +62,12 @@ struct Free {
 };
 using Memory = std::unique_ptr<char[], Free>;
 
-// Exactly so many bytes, at a multiple of 16.
+// Allocates exactly `bytes` bytes, at a multiple of 16.
 inline Memory allocate(size_t bytes) {
 #ifdef BRIDGE_EXECUTOR_GPU
   void* device = nullptr;
   require(cudaMalloc(&device, bytes > 0 ? bytes : 1));
-  char* memory = new char[bytes + 1];  // so that no other piece begins where this one ends
+  char* memory = new char[bytes + 1];  // so that no other piece begins at the end of this one
   twins()[reinterpret_cast<uintptr_t>(memory)] = {bytes, static_cast<char*>(device)};
   return Memory(memory);
 #else
@@ -75,7 +75,7 @@ inline Memory allocate(size_t bytes) {
 #endif
 }
 
-// The call as it is given to the device, with what its operands hold now.
+// Returns the call for the device, after copying the operands' present contents there.
 template <class Call>
 Call placed(const Call& call) {
 #ifdef BRIDGE_EXECUTOR_GPU
@@ -83,8 +83,8 @@ Call placed(const Call& call) {
     const void* host = reinterpret_cast<const void*>(begin);
     require(cudaMemcpy(twin.device, host, twin.bytes, cudaMemcpyHostToDevice));
   }
-  // A word of the struct that is an address in one of the pieces is a pointer: sizes, strides and
-  // factors are no such numbers.
+  // A word of the struct that is an address in one of the pieces is a pointer; sizes, strides and
+  // factors never look like one.
   static_assert(std::is_trivially_copyable_v<Call> && alignof(Call) >= alignof(uintptr_t));
   uintptr_t words[sizeof(Call) / sizeof(uintptr_t)];
   std::memcpy(words, &call, sizeof words);
@@ -107,7 +107,7 @@ inline void* placed(const Memory& memory) {
 #endif
 }
 
-// Waits for what was enqueued; what went wrong, "" if nothing did.
+// Waits for the enqueued work; returns its error, or "".
 inline std::string finish() {
 #ifdef BRIDGE_EXECUTOR_GPU
   const cudaError_t error = cudaDeviceSynchronize();
@@ -122,7 +122,7 @@ inline std::string finish() {
 #endif
 }
 
-// The emulator runs the threads of the next launches in another order than those of the last.
+// Lets the emulator run the threads of the next launches in another order.
 inline void next_order() {
 #ifndef BRIDGE_EXECUTOR_GPU
   static int turn = 0;

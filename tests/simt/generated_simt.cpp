@@ -1,12 +1,12 @@
-// Kernels that were generated from programs (bridge/lang/emission_cuda.py) on the emulator, through
-// the C functions: those that add them, whose own check runs here too, and calls on arrays of any
-// layout, of which every result must have the bits of the definition, program_reference.h.
+// Checks kernels generated from programs (bridge/lang/emission_cuda.py) on the emulator, through
+// the C functions: the functions that add kernels, which verify them too, and calls on arrays of
+// any layout. Every result must have the bits of the definition, program_reference.h.
 //
-//   generated_simt <description> [how many calls [seed]]
+//   generated_simt <description> [number of calls [seed]]
 //
-// A description is a text of numbers and words without spaces: for each program the library that
-// was compiled of it, vector, cells, held, kinds, staged, how many arrays there are, their dtypes,
-// how many constants are free and their numbers, how many words there are, and these.
+// A description is a text of numbers and words without spaces. Each program has: the path of its
+// compiled library, vector, cells, held, kinds, staged, the number of arrays, their dtypes, the
+// number of free constants, their numbers, the number of words, and the words.
 #include <bridge/bridge.h>
 #include <dlfcn.h>
 
@@ -24,7 +24,7 @@
 
 namespace {
 
-using namespace bridge::random;  // NOLINT: what a check is made of
+using namespace bridge::random;  // NOLINT: the parts of a check
 namespace executor = bridge::executor;
 using bridge::simt::EmulatedKernel;
 
@@ -86,7 +86,7 @@ struct Arena {
   }
 };
 
-// The words with other constants where those are free, numbers of random words among them.
+// Returns the words with other values for free constants, including thresholds of random words.
 std::vector<int32_t> other_words(const Compiled& compiled) {
   std::vector<int32_t> words = compiled.words;
   for (const int32_t number : compiled.free) {
@@ -143,7 +143,7 @@ void run(Compiled& compiled, int calls) {
     choose_sizes(cols[pick(20)], 6000, &sizes);
     compare_call(compiled, sizes);
   }
-  // Of several chunks of rows, which not every layout of arrays has in vectors.
+  // Several chunks of rows, which not every layout of arrays can load in vectors.
   for (int i = 0; i < calls; ++i) {
     bridge_program sizes{};
     sizes.cols = i % 2 == 0 ? 256 : 136;
@@ -151,7 +151,7 @@ void run(Compiled& compiled, int calls) {
     sizes.size[0] = 120 + pick(150);
     compare_call(compiled, sizes);
   }
-  // Short rows that are all the vectors of a few threads: enough of them, or of lanes of rows.
+  // Short rows that fill all the vectors of a few threads: enough rows, or enough leaves of rows.
   for (const int64_t vectors : {8, 16, 32}) {
     bridge_program sizes{};
     sizes.cols = vectors * compiled.kernels.vector;
@@ -159,7 +159,8 @@ void run(Compiled& compiled, int calls) {
     sizes.size[0] = 8192 / vectors + pick(90);
     compare_call(compiled, sizes);
   }
-  // A cluster of blocks for a row, and what a warp has of its chunks' nodes at once.
+  // Rows with a cluster of blocks each, around the number of chunks whose nodes a warp holds at
+  // once.
   for (const int64_t some : {9728, 20000, 40960, 41001}) {
     bridge_program sizes{};
     sizes.cols = some;
@@ -167,7 +168,7 @@ void run(Compiled& compiled, int calls) {
     sizes.size[0] = 1 + pick(2);
     compare_call(compiled, sizes);
   }
-  // One row of a lane behind the other, in a cluster; of each warp several chunks, or a part of
+  // The rows of a leaf one after another, in a cluster; each warp has several chunks, or a part of
   // them.
   for (const int64_t some : {9728, 2304}) {
     bridge_program sizes{};
@@ -205,12 +206,12 @@ void run_refusals(const Compiled& compiled) {
   const EmulatedKernel none[] = {{nullptr, nullptr}};
   kernels.image = none;
   refused(kernels, BRIDGE_INTERNAL, "bridge_short_aligned: named symbol not found");
-  // Kernels that do nothing leave other bits.
+  // Kernels that do nothing produce other bits.
   std::vector<EmulatedKernel> idle = compiled.image;
   for (EmulatedKernel& each : idle) each.body = [](const void*) {};
   kernels.image = idle.data();
   refused(kernels, BRIDGE_INTERNAL, "other bits than the interpreter on 1 x 1 x 1");
-  // Each is compared, also those for so many rows, or so long ones, as no check has.
+  // Each kernel is compared, even the kernels for more or longer rows than the verification has.
   for (size_t i = 0; i < idle.size(); ++i) {
     if (compiled.image[i].name == nullptr) continue;
     idle = compiled.image;

@@ -1,9 +1,9 @@
-// The CUDA interpreter of programs, through its C function, on the emulator or a GPU: every result
-// must have the bits of the CPU's (without that: of the definition, program_reference.h), whatever
-// the order in which a block's threads run. Arrays have exactly their extent, so that
-// AddressSanitizer or compute-sanitizer sees any access beside them.
+// Checks the CUDA interpreter of programs, through its C function, on the emulator or a GPU. Every
+// result must have the bits of the CPU (where it is not linked, of the definition,
+// program_reference.h), for any order of a block's threads. Arrays have exactly their extent, so
+// that AddressSanitizer or compute-sanitizer detects any access beside them.
 //
-//   interpreter_simt [how many random programs [seed]]
+//   interpreter_simt [number of random programs [seed]]
 #include <bridge/bridge.h>
 
 #include <cstdio>
@@ -21,7 +21,7 @@
 
 namespace {
 
-using namespace bridge::random;  // NOLINT: what a check is made of
+using namespace bridge::random;  // NOLINT: the parts of a check
 namespace executor = bridge::executor;
 
 class Arena {
@@ -61,7 +61,7 @@ View view_of(const std::vector<int32_t>& words) {
   return view;
 }
 
-// What stands in the workspace, as bridge.h words it: at most so many bytes.
+// Returns the largest size in bytes that bridge.h allows for the workspace.
 size_t promised_bytes(const View& view, const bridge_program& call) {
   int64_t batches = 1, rows = 1, sums = 0;
   bool is_double = false;
@@ -80,7 +80,7 @@ size_t promised_bytes(const View& view, const bridge_program& call) {
 bridge_status run_on_device(const bridge_program& call, size_t bytes) {
   executor::Memory workspace = executor::allocate(bytes);
   std::memset(workspace.get(), 0xff, bytes);
-  // What the call points to is gone when the kernels run.
+  // Copies of the words and the descriptors, which are gone when the kernels run.
   std::vector<int32_t> words(call.code, call.code + call.words);
   std::vector<bridge_program_array> operands, results;
   for (int32_t i = 0; i < call.operands; ++i) operands.push_back(executor::placed(call.operand[i]));
@@ -99,7 +99,8 @@ bridge_status run_on_device(const bridge_program& call, size_t bytes) {
 
 bool says(const char* what) { return std::strstr(bridge_cuda_last_error(), what) != nullptr; }
 
-// Runs the words on arrays of these sizes. `may_be_refused`: for their many registers.
+// Runs the words on arrays of these sizes. `may_be_refused` is true if they may need too many
+// registers.
 void compare(const std::vector<int32_t>& words, bool stores_last, const bridge_program& sizes,
              bool may_be_refused = false) {
   const View view = view_of(words);
@@ -157,8 +158,8 @@ void run_reductions() {
   }
 }
 
-// So many words that the parameters are the long ones, and so many registers that a block has fewer
-// threads.
+// Programs with so many words that they need the long parameters, and so many registers that a
+// block has fewer threads.
 void run_large() {
   for (int i = 0; i < 10; ++i) {
     ProgramSize size;
@@ -172,7 +173,7 @@ void run_large() {
   }
 }
 
-// What passes the checks after a word was changed computes anything, but within its arrays.
+// Changed words that pass the checks may compute anything, but only within their arrays.
 void run_mutations(int programs) {
   for (int i = 0; i < programs; ++i) {
     ProgramSize size;
@@ -191,7 +192,7 @@ void run_mutations(int programs) {
   }
 }
 
-// A program of `steps` additions, each into a register of its own or all into one.
+// A program of `steps` additions, each into a register of its own, or all into one register.
 std::vector<int32_t> additions(int32_t steps, bool apart) {
   const Header header{kVersion, 1, 1, apart ? steps + 1 : 1, 0, 0, 0, 0, 0, 0, 1};
   constexpr auto kFull = static_cast<int32_t>(Role::full);
@@ -208,7 +209,7 @@ std::vector<int32_t> additions(int32_t steps, bool apart) {
   return words;
 }
 
-// The sums over rows of an operand.
+// A program of the sums over rows of an operand.
 std::vector<int32_t> column_sum() {
   std::vector<int32_t> words = additions(0, false);
   words[kHeaderWords + 1] = static_cast<int32_t>(Role::row);
@@ -216,7 +217,7 @@ std::vector<int32_t> column_sum() {
   return words;
 }
 
-// Two levels of the tree of column sums above the chunks, and batches whose sums lie anyhow.
+// Two levels of the tree of column sums above the chunks, and batches with sums in any layout.
 void run_tall() {
   const std::vector<int32_t> words = column_sum();
   for (const int64_t rows : {0, 128, 129, 300, 300, 300, 8193}) {

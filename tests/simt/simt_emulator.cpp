@@ -31,14 +31,14 @@ enum class State { ready, at_sync, at_cluster_sync, at_shuffle, done };
 
 struct Block {
   Index index{};
-  int rank = 0;          // in its cluster
-  bool has_met = false;  // the others of its cluster
+  int rank = 0;          // rank in its cluster
+  bool has_met = false;  // has met the other blocks of its cluster
   bool has_ended = false;
   std::map<const void*, std::vector<Vector16>> shared;
   std::vector<Vector16> dynamic;
 };
 
-// Where a fiber or the scheduler goes on.
+// The point where a fiber or the scheduler continues.
 using Place = void* [5];
 
 struct Fiber {
@@ -48,7 +48,7 @@ struct Fiber {
   void* memory = nullptr;
   void* sanitizer = nullptr;
   State state = State::done;
-  int index = 0;  // in its block
+  int index = 0;  // index in its block
   Block* block = nullptr;
   int line = 0;
   int source_lane = 0;
@@ -67,14 +67,14 @@ struct Launch {
   Index count{};
   void (*body)(const void*) = nullptr;
   const void* params = nullptr;
-  int threads = 0;  // of a block
+  int threads = 0;  // per block
 };
 
 Options g_options;
 std::string g_failure;
 int64_t g_launches = 0;
 Launch g_launch;
-std::vector<Block> g_cluster;  // the blocks that run
+std::vector<Block> g_cluster;  // the running blocks
 Fiber* g_current = nullptr;
 Place g_scheduler;
 const void* g_scheduler_bottom = nullptr;
@@ -82,8 +82,8 @@ size_t g_scheduler_size = 0;
 std::vector<std::unique_ptr<Fiber>> g_fibers;
 std::mt19937_64 g_random;
 
-// swapcontext would do, but asks the kernel twice for the mask of signals: half of the emulator's
-// time. AddressSanitizer would forget what it knows of a stack that longjmp leaves.
+// swapcontext would work, but calls the kernel twice for the signal mask, which takes half of the
+// emulator's time. AddressSanitizer would forget the state of a stack that longjmp leaves.
 #define BRIDGE_SWITCHES __attribute__((noinline, no_sanitize("address")))
 [[noreturn]] BRIDGE_SWITCHES void go_on(Place& to) { __builtin_longjmp(to, 1); }
 BRIDGE_SWITCHES void leave(Place& from, Place& to) {
@@ -136,7 +136,7 @@ std::unique_ptr<Fiber> make_fiber() {
   }
   mprotect(fiber->memory, kGuardBytes, PROT_NONE);
 #if defined(__SANITIZE_ADDRESS__)
-  ASAN_UNPOISON_MEMORY_REGION(fiber->memory, kStackBytes);  // of an earlier stack there
+  ASAN_UNPOISON_MEMORY_REGION(fiber->memory, kStackBytes);  // poisoned by an earlier stack there
 #endif
   getcontext(&fiber->start);
   fiber->start.uc_stack.ss_sp = static_cast<char*>(fiber->memory) + kGuardBytes;
@@ -159,7 +159,8 @@ std::string describe(const Fiber& fiber) {
 
 bool same_place(const Fiber& a, const Fiber& b) { return a.state == b.state && a.line == b.line; }
 
-// Hands every lane the value of its source; true if all 32 lanes had come to the same shuffle.
+// Gives every lane the value of its source lane; returns true if all 32 lanes had reached the same
+// shuffle.
 bool release_shuffle(int first, int threads) {
   const int last = std::min(first + kWarpThreads, threads);
   for (int i = first; i < last; ++i) {
@@ -175,7 +176,8 @@ bool release_shuffle(int first, int threads) {
   return true;
 }
 
-// Lets the threads from `first` on go that wait at a barrier; true if all had come to the same.
+// Releases the threads from `first` on that wait at a barrier; returns true if all had reached the
+// same one.
 bool release_sync(State barrier, int first, int threads) {
   for (int i = first; i < first + threads; ++i) {
     if (g_fibers[i]->state != barrier) return false;
@@ -199,7 +201,7 @@ void poison(std::vector<Vector16>& memory) {
   std::memset(memory.data(), 0xff, memory.size() * sizeof(Vector16));
 }
 
-// Runs the threads of one warp until none can go on.
+// Runs the threads of one warp until none can continue.
 bool run_warp(int first, int threads) {
   bool progress = false;
   do {
@@ -212,7 +214,7 @@ bool run_warp(int first, int threads) {
   return progress;
 }
 
-// Runs the warps of one block, as far ahead of the others of its cluster as these let it.
+// Runs the warps of one block as far ahead of the other blocks of its cluster as these allow.
 bool run_block(int first) {
   const int end = first + g_launch.threads;
   bool progress = false;
@@ -222,7 +224,7 @@ bool run_block(int first) {
   return progress;
 }
 
-// Notes which blocks have ended; true if all have.
+// Marks the blocks that have ended; returns true if all have.
 bool have_ended() {
   bool all = true;
   for (Block& block : g_cluster) {
@@ -236,7 +238,7 @@ bool have_ended() {
   return all;
 }
 
-// Runs the threads of a cluster in turns until all have exited; false on a deadlock.
+// Runs the threads of a cluster in turns until all have exited; returns false on a deadlock.
 bool run_cluster(std::vector<int>& order) {
   const int threads = static_cast<int>(order.size());
   for (Block& block : g_cluster) {
@@ -399,7 +401,7 @@ const char* run(Grid grid, int threads, size_t dynamic_shared_bytes, void (*body
     }
     if (run_cluster(order)) continue;
     g_fibers.clear();  // the stuck stacks cannot be used again
-    return nullptr;    // take_failure() tells
+    return nullptr;    // take_failure() returns the error
   }
   return nullptr;
 }

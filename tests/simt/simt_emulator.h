@@ -1,8 +1,8 @@
-// The block and warp interface of cpp/cuda/simt.h on the host: every thread of a block, or of a
-// cluster of blocks, is a fiber, and they run one after another. It exists to find, on a machine
-// without a GPU, what a GPU would turn into silence: barriers and shuffles that not every thread
-// reaches, reads of shared memory that nothing wrote, writes to that of a block which has not begun
-// or has ended, results that depend on which thread runs first.
+// The block and warp interface of cpp/cuda/simt.h on the host. Every thread of a block, or of a
+// cluster of blocks, is a fiber; fibers run one after another. On a machine without a GPU, the
+// emulator detects mistakes that a GPU would not report: barriers and shuffles that some threads do
+// not reach, reads of unwritten shared memory, writes to the shared memory of a block that has not
+// begun or has ended, and results that depend on the order of threads.
 #ifndef BRIDGE_TESTS_SIMT_SIMT_EMULATOR_H_
 #define BRIDGE_TESTS_SIMT_SIMT_EMULATOR_H_
 
@@ -17,8 +17,8 @@
 
 namespace bridge::simt {
 
-// So low that small sizes already reach the loops of kernels whose grid does not cover the call.
-// (A larger extent in x runs too.)
+// These limits are so low that small sizes reach the loops of kernels whose grid does not cover the
+// call. (A larger extent in x runs too.)
 constexpr int64_t kMaxGridX = 13;
 constexpr int64_t kMaxGridYZ = 3;
 constexpr int kArch = 90;
@@ -34,9 +34,9 @@ namespace emulator {
 enum class Order { forward, reverse, random, warps };
 
 struct Options {
-  // In which the threads of a block take turns; reverse takes the blocks backwards too. With warps,
-  // each runs alone up to its next barrier, as far ahead of the others as a GPU lets it, and so
-  // does each block of a cluster.
+  // The order in which the threads of a block take turns; `reverse` also reverses the blocks. With
+  // `warps`, each warp runs alone up to its next barrier, as far ahead of the others as a GPU
+  // allows, and so does each block of a cluster.
   Order order = Order::forward;
   uint64_t seed = 0;
   bool poison_shared = true;  // shared memory starts as NaN in every format
@@ -44,11 +44,11 @@ struct Options {
 
 Options& options();
 
-// What went wrong since the last call ("" if nothing did); a launch after a failure still runs.
+// Returns the error since the last call, or "". A launch after a failure still runs.
 std::string take_failure();
 int64_t launches();
 
-// The calls of the running thread.
+// The functions that the running thread calls.
 Index block_index();
 Index block_count();
 int thread_index();
@@ -58,7 +58,7 @@ void sync_cluster(int line);
 void shuffle(void* value, size_t bytes, int source_lane, int line);
 void* shared(const void* key, size_t bytes);
 void* dynamic_shared();
-// Where bytes of the calling thread's dynamic shared memory are in that of another block.
+// Returns the address in another block's dynamic shared memory for bytes of the calling thread's.
 void* in_cluster(void* own, size_t bytes, int rank);
 void fail(const std::string& message);
 void check_alignment(const void* address, size_t alignment);
@@ -73,8 +73,7 @@ inline Index block_count() { return emulator::block_count(); }
 inline int thread_index() { return emulator::thread_index(); }
 inline int cluster_rank() { return emulator::cluster_rank(); }
 
-// The caller's line tells a barrier from another one: threads that meet at different lines
-// diverged.
+// The caller's line identifies a barrier: threads that meet at different lines have diverged.
 inline void sync(int line = __builtin_LINE()) { emulator::sync(line); }
 inline void sync_cluster(int line = __builtin_LINE()) { emulator::sync_cluster(line); }
 inline void arrive_at_cluster() {}
@@ -185,7 +184,7 @@ inline const char* make_current(const void* /*memory*/, int* entered) {
 
 inline void restore_current(int /*entered*/) {}
 
-// The image of code is a table of its kernels, with a nameless one behind the last.
+// The image of code is a table of its kernels, with a null name at the end.
 struct EmulatedKernel {
   const char* name;
   void (*body)(const void* params);
@@ -223,7 +222,7 @@ inline const char* launch_found(void* kernel, Grid grid, size_t dynamic_shared_b
 
 inline bool allow_shared(void* /*kernel*/, size_t bytes) { return bytes <= size_t{99} << 10; }
 
-// Less than rows of many chunks have, so that a part of them stays.
+// Less than the data of rows of many chunks, so that only a part of them stays there.
 inline size_t shared_beside(void* /*kernel*/, int /*threads*/) { return size_t{40} << 10; }
 
 inline int most_in_cluster(void* /*kernel*/, int /*threads*/, size_t /*dynamic_shared_bytes*/,

@@ -1,9 +1,9 @@
-// The CUDA kernels of softmax and its derivative, through their C functions, on the emulator or a
-// GPU: every result must have the bits of the definition (tests/cpp/softmax_reference.h) and, where
-// that is linked, of the CPU kernel, whatever the order in which a block's threads run. Buffers
-// have exactly the size of their operand, and what an operand leaves out must keep what it holds.
+// Checks the CUDA kernels of softmax and its derivative, through their C functions, on the emulator
+// or a GPU. Every result must have the bits of the definition (tests/cpp/softmax_reference.h) and,
+// where it is linked, of the CPU kernel, for any order of a block's threads. Buffers have exactly
+// the size of their operand, and the gaps of an output must keep their bytes.
 //
-//   softmax_simt [how many random calls [only]]     only: leave the systematic ones out
+//   softmax_simt [number of random calls [only]]     only: omits the systematic calls
 #include <bridge/bridge.h>
 
 #include <cstdio>
@@ -43,7 +43,7 @@ void expect(bool holds, const std::string& name, const char* what) {
   if (g_failed <= 20) std::printf("FAILED %s: %s\n", name.c_str(), what);
 }
 
-// How the rows of an operand lie.
+// Layouts of the rows of an operand.
 enum class Layout { dense, shifted, apart, gaps, vector_gaps, reversed, swapped, repeated, count };
 
 Layout any_layout() { return static_cast<Layout>(below(static_cast<int64_t>(Layout::count))); }
@@ -54,7 +54,7 @@ struct Operand {
   bridge_rows rows{};
 };
 
-// `cols` elements of `bytes` bytes in each row of the space.
+// Makes an operand with `cols` elements of `bytes` bytes in each row of the space.
 Operand make_operand(const bridge_row_space& space, int64_t cols, int64_t bytes, Layout layout) {
   const int64_t vector = 16 / bytes;
   int64_t row = cols, offset = 0;
@@ -95,7 +95,7 @@ Operand make_operand(const bridge_row_space& space, int64_t cols, int64_t bytes,
 constexpr double kSpecial[] = {
     0.0, -0.0, 1e30, -1e30, 3e38, -3e38, -1e-40, 6e-8, 65504.0, -100.0, -__builtin_inf(), 700.0};
 
-// What a row may hold besides ordinary numbers.
+// The contents of a row.
 enum class Content { ordinary, special, infinite, nan, count };
 
 void fill(Operand& operand, int dtype, Content content) {
@@ -113,7 +113,8 @@ void fill(Operand& operand, int dtype, Content content) {
   }
 }
 
-// Mostly small, for second derivatives; some exactly 0, as softmax leaves them.
+// Fills with mostly small numbers, for second derivatives; some are exactly 0, like softmax's
+// results.
 void fill_probabilities(Operand& operand, int dtype, bool special) {
   const int64_t count =
       static_cast<int64_t>(operand.bytes) / bridge::dtype_bytes(static_cast<int32_t>(dtype));
@@ -132,7 +133,7 @@ void fill_mask(Operand& operand, bridge_mask* mask) {
     bool hidden = one_in(3);
     if (kind == 1) hidden = true;
     if (kind == 2) hidden = one_in(50);
-    if (kind == 3) hidden = static_cast<int64_t>(i) / run % 2 == 0;  // vectors as a whole
+    if (kind == 3) hidden = static_cast<int64_t>(i) / run % 2 == 0;  // whole vectors
     if (kind == 4) hidden = !one_in(50);
     operand.memory.get()[i] = static_cast<char>(hidden ? (one_in(2) ? 1 : 1 + below(255)) : 0);
   }
@@ -157,7 +158,7 @@ bridge_status run_cpu(const bridge_softmax_derivative& call) {
 }
 #endif
 
-// What the output's memory holds after `run`; then it holds what it held before.
+// Returns the contents of the output's memory after `run`, and restores the former contents.
 template <class Run>
 std::vector<char> result_of(Operand& output, Run&& run) {
   const std::vector<char> before(output.memory.get(), output.memory.get() + output.bytes);
@@ -250,7 +251,7 @@ void run_softmax(const Shape& shape, int dtype, Mask kind, bool causal, Layout l
             " layout " + std::to_string(static_cast<int>(layout)) + (in_place ? " in place" : ""));
 }
 
-// terms 0: the Jacobian. scale NaN: any.
+// terms 0 selects the Jacobian; scale NaN selects a random scale.
 void run_derivative(const Shape& shape, int dtype, int terms, bool causal, Layout layout,
                     double scale = NAN) {
   bridge_softmax_derivative call{};
@@ -290,7 +291,7 @@ void run_derivative(const Shape& shape, int dtype, int terms, bool causal, Layou
             (in_place ? " in place" : ""));
 }
 
-// The borders of vectors, groups of threads, warps, chunks (1024), blocks and segments.
+// Sizes around the limits of vectors, groups of threads, warps, chunks (1024), blocks and segments.
 constexpr int64_t kCols[] = {1,     2,     3,     7,     8,     9,     15,    16,    17,    31,
                              32,    33,    63,    64,    65,    127,   128,   129,   255,   256,
                              257,   384,   511,   512,   513,   768,   1000,  1023,  1024,  1025,
@@ -305,7 +306,7 @@ Shape shape_for(int64_t cols) {
   return {{1 + below(2), 1 + below(most)}, cols};
 }
 
-// As many queries as keys, fewer (a prefix is seen by all), more (some see nothing).
+// Chooses as many queries as keys, fewer (all see a prefix), or more (some see nothing).
 Shape causal_shape_for(int64_t cols) {
   const int64_t most = cols <= 300 ? cols + 20 : 4;
   const int64_t queries = cols <= 300 && one_in(2) ? cols : 1 + below(most);
@@ -358,12 +359,13 @@ void run_random(int cases) {
   }
 }
 
-// More rows than the grid has room for, many dimensions, several batches of long rows, none at all.
+// Runs more rows than the grid has room for, many dimensions, several batches of long rows, and
+// empty calls.
 void run_many_rows() {
   for (int dtype = 0; dtype < 4; ++dtype) {
     run_softmax({{40, 41}, 8}, dtype, Mask::columns, false, Layout::dense, Content::ordinary);
     run_softmax({{17}, 1032}, dtype, Mask::none, true, Layout::dense, Content::ordinary);
-    // One block for several rows, in every order of its threads.
+    // One block takes several rows, in every order of its threads.
     for (int order = 0; order < 4; ++order) {
       run_derivative({{17}, 1027}, dtype, 0, false, Layout::dense, 1.0);
       run_derivative({{15}, 1032}, dtype, 0, false, Layout::dense, 1.0);
@@ -381,7 +383,7 @@ void run_many_rows() {
   run_derivative({{5}, 33003}, BRIDGE_FLOAT16, 0, true, Layout::dense);
   run_derivative({{5}, 40968}, BRIDGE_BFLOAT16, 0, false, Layout::dense);
   run_derivative({{4}, 8200}, BRIDGE_FLOAT64, 0, true, Layout::dense);
-  // Too long for the emulator's clusters.
+  // Rows too long for the emulator's clusters.
   run_softmax({{5}, 66000}, BRIDGE_FLOAT32, Mask::columns, true, Layout::dense, Content::ordinary);
   run_softmax({{6}, 66001}, BRIDGE_BFLOAT16, Mask::none, false, Layout::gaps, Content::special);
   run_derivative({{5}, 66003}, BRIDGE_FLOAT16, 0, true, Layout::dense);
@@ -389,7 +391,7 @@ void run_many_rows() {
 }
 
 #ifndef BRIDGE_EXECUTOR_GPU
-// Rows of millions of columns have more levels of nodes: too many to run here from end to end.
+// Rows of millions of columns have more levels of nodes, but are too long to run here in full.
 template <class Op, class Real>
 void run_levels(int64_t rows, int64_t segments, const char* name) {
   namespace rows_of = bridge::rows;

@@ -1,4 +1,4 @@
-// What the headers of the kernels use of the standard library's, for NVRTC, which brings none.
+// The parts of the standard library that kernels use, for NVRTC, which has none.
 #ifndef BRIDGE_CUDA_NVRTC_STDINT_H_
 #define BRIDGE_CUDA_NVRTC_STDINT_H_
 
@@ -16,7 +16,7 @@ typedef unsigned long uintptr_t;
 #define INT32_MAX 0x7FFFFFFF
 #define INT64_MIN (-0x7FFFFFFFFFFFFFFFL - 1)
 
-// Builtins of the host's compiler, and nvcc's.
+// Builtins of nvcc and of the host's compiler.
 #define __builtin_inf() (1e308 * 10)
 #define __builtin_nan(text) __longlong_as_double(0x7FF8000000000000L)
 

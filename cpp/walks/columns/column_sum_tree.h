@@ -1,4 +1,4 @@
-// The shape of the tree in which rows are added up, for the CPU and the CUDA kernels.
+// The shape of the tree of column sums, for the CPU and the CUDA kernels.
 #ifndef BRIDGE_WALKS_COLUMNS_COLUMN_SUM_TREE_H_
 #define BRIDGE_WALKS_COLUMNS_COLUMN_SUM_TREE_H_
 
@@ -6,11 +6,11 @@
 
 namespace bridge {
 
-// The bits of every bias gradient depend on these numbers (docs/numerics.md).
-// A chunk is kChunkRows consecutive rows of one batch: kLanes lanes of kLaneRows rows each. A lane
-// starts at -0.0, the exact identity of IEEE addition, and adds its rows in order; the lanes are
-// added as ((l0+l1)+(l2+l3))+((l4+l5)+(l6+l7)); the chunks by the aligned binary tree, in which a
-// node without a right child is its left child. No rows at all give +0.
+// The bits of every bias gradient depend on these numbers (docs/numerics.md). A chunk is kChunkRows
+// consecutive rows of one batch: kLanes leaves, called lanes here, of kLaneRows rows each. A leaf
+// starts at -0.0, the exact identity of IEEE addition, and adds its rows in order. The leaves of a
+// chunk are added as ((l0+l1)+(l2+l3))+((l4+l5)+(l6+l7)), the chunks by the aligned binary tree, in
+// which a node without a right child is its left child. The sum of no rows is +0.
 constexpr int64_t kChunkRows = 128;
 constexpr int64_t kLaneRows = 16;
 constexpr int64_t kLanes = kChunkRows / kLaneRows;

@@ -1,4 +1,4 @@
-// The levels of the column sums' tree, enqueued one after the other.
+// Enqueues the levels of the tree of column sums, one after the other.
 #include "walks/columns/column_sums.cuh"
 
 #include <bridge/bridge.h>
@@ -15,7 +15,7 @@ struct Tree {
 constexpr Tree kTreeSingle = {simt::launch<TreeKernel<float>>, simt::load<TreeKernel<float>>};
 constexpr Tree kTreeDouble = {simt::launch<TreeKernel<double>>, simt::load<TreeKernel<double>>};
 
-// The leaves' parents, which are leaves of what is above.
+// Returns the parents of the leaves, which are the leaves of the next level.
 Leaves parents_of(Leaves leaves) {
   leaves.count = ceil_divide(leaves.count, kTreeWidth);
   return leaves;

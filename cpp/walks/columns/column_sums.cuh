@@ -13,7 +13,7 @@ using simt::divide;
 
 constexpr int kThreads = 256;
 
-// ((v0+v1)+(v2+v3))+((v4+v5)+(v6+v7)), and so on for any power of two.
+// Adds in the order ((v0+v1)+(v2+v3))+((v4+v5)+(v6+v7)), and so on for any power of two.
 template <int kCount, class Real>
 BRIDGE_DEVICE Real tree_sum(Real (&values)[kCount]) {
 #pragma unroll
@@ -31,10 +31,10 @@ constexpr int64_t kTreeWidth = kTreeValues * (kThreads / kTreeColumns);
 
 struct TreeParams {
   int64_t batch;
-  int64_t count;  // per batch; 0 where there are no rows: the sum is then +0
+  int64_t count;  // per batch; 0 if there are no rows: the sum is then +0
   int64_t cols;
   const void* values;  // [batch, count, cols]
-  void* sums;          // [batch, ceil(count / 64), cols], or NULL at the root: then row
+  void* sums;          // [batch, ceil(count / 64), cols]; NULL at the root, which goes to row
   Array row;
 };
 
@@ -66,7 +66,7 @@ struct TreeKernel {
               params.values)[(batch * params.count + first + i) * params.cols + column];
         }
       }
-      simt::sync();  // the previous turn's sums have been read
+      simt::sync();  // the sums of the previous turn have been read
       shared[thread] = tree_sum(values);
       simt::sync();
       if (thread >= kTreeColumns || !in_row) continue;

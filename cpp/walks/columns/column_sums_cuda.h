@@ -1,4 +1,4 @@
-// How the sums of the chunks become the sums of the columns: what the launchers ask for.
+// The part of the column sums' tree above the chunks, as launchers call it.
 #ifndef BRIDGE_WALKS_COLUMNS_COLUMN_SUMS_CUDA_H_
 #define BRIDGE_WALKS_COLUMNS_COLUMN_SUMS_CUDA_H_
 
@@ -11,8 +11,8 @@ namespace bridge::columns {
 
 constexpr int64_t ceil_divide(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-// Sums of chunks of rows, or of lanes, of which the tree is the same: [batch, count, cols] in the
-// arithmetic type.
+// Sums of chunks of rows, or of 16 rows (kLaneRows), which have the same tree: [batch, count, cols]
+// in the arithmetic type.
 struct Leaves {
   int64_t batch;
   int64_t count;
@@ -20,17 +20,18 @@ struct Leaves {
   bool is_double;
 };
 
-// What they take, a whole number of 16-byte units.
+// Returns the bytes of the leaves, rounded up to a multiple of 16.
 size_t bytes_of(const Leaves& leaves);
 
-// What the levels of the tree above them take.
+// Returns the bytes of the tree's levels above the leaves.
 size_t tree_bytes(const Leaves& leaves);
 
-// Adds leaves up to output. Without any the sums are zero. NULL or what went wrong.
+// Adds the leaves and writes the sums to output; without leaves the sums are zero. Returns NULL or
+// the error.
 const char* enqueue_tree(const Leaves& leaves, const void* values, const Array& output,
                          void* workspace, void* stream);
 
-// Brings its kernels onto the current device; NULL or what went wrong.
+// Loads the kernels of the tree onto the current device; returns NULL or the error.
 const char* load_tree();
 
 }  // namespace bridge::columns

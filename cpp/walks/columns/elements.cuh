@@ -1,4 +1,4 @@
-// Elements whose dtype is known at run time.
+// Access to elements of a dtype known at run time.
 #ifndef BRIDGE_WALKS_COLUMNS_ELEMENTS_CUH_
 #define BRIDGE_WALKS_COLUMNS_ELEMENTS_CUH_
 
@@ -9,14 +9,14 @@
 
 namespace bridge::columns {
 
-// An array; where each batch has a part of its own, `batch_stride` elements are between them.
+// An array. If each batch has a part of its own, the parts are `batch_stride` elements apart.
 struct Array {
   void* data;
   int32_t dtype;
   int64_t batch_stride;
 };
 
-// Element types by their bridge_dtype, for run-time dispatch.
+// The functions for an Array choose the element type by its bridge_dtype, at run time.
 template <class Real, class T>
 BRIDGE_DEVICE Real load_as(const void* data, int64_t index) {
   return simt::widen<Real>(static_cast<const T*>(data)[index]);

@@ -1,4 +1,4 @@
-// Which kernel takes the rows of a call, and how it is enqueued. Host code of the ops over rows.
+// Chooses the kernel for the rows of a call and enqueues it. Host code of the ops over rows.
 #ifndef BRIDGE_WALKS_ROWS_ROW_LAUNCH_CUH_
 #define BRIDGE_WALKS_ROWS_ROW_LAUNCH_CUH_
 
@@ -21,12 +21,12 @@ constexpr Kernel<typename K::Params> make_kernel() {
   return {simt::launch<K>, simt::load<K>};
 }
 
-// A kernel that takes rows of at most `cols` columns.
+// A kernel for rows of at most `cols` columns.
 template <class Params>
 struct RowKernel {
   int64_t cols;
-  int rows;     // of a block
-  bool blocks;  // a row has a block to itself, of as many warps as it has chunks
+  int rows;     // per block
+  bool blocks;  // a row has a block to itself, with one warp per chunk
   Kernel<Params> kernel;
 };
 
@@ -36,14 +36,14 @@ constexpr RowKernel<typename K::Params> row_kernel() {
   return {Team::kCols, Team::kRows, Team::kRows == 1, make_kernel<K>()};
 }
 
-// A kernel whose rows have a cluster of blocks each.
+// A kernel that uses a cluster of blocks for each row.
 template <class Params>
 struct ClusterKernel {
   Kernel<Params> kernel;
-  int most_chunks;       // of a row
-  int most_warps;        // of a block
-  size_t shared_bytes;   // of a block
-  int (*most_blocks)();  // of a cluster on the current device
+  int most_chunks;       // per row
+  int most_warps;        // per block
+  size_t shared_bytes;   // per block
+  int (*most_blocks)();  // per cluster, on the current device
 
   const char* load() const {
     const char* error = kernel.load();
@@ -51,7 +51,7 @@ struct ClusterKernel {
     return error;
   }
 
-  // How many blocks a row has; 0 where no cluster is large enough for it.
+  // Returns the number of blocks for a row; 0 if no cluster is large enough.
   int blocks_of(int64_t cols) const {
     const int64_t chunks = ceil_divide(cols, kChunkCols);
     if (chunks > most_chunks) return 0;
@@ -71,7 +71,8 @@ struct ClusterKernel {
   }
 };
 
-// Asked of each device once: it takes a call of the driver for each size.
+// Returns the largest cluster in blocks. It is stored for each device, because it takes a driver
+// call for every size.
 template <class K>
 int most_blocks() {
   constexpr int kDevices = 64;
@@ -92,7 +93,7 @@ constexpr ClusterKernel<typename K::Params> cluster_kernel() {
           most_blocks<K>};
 }
 
-// Kernels for longer and longer rows.
+// Kernels for rows of increasing length.
 template <class Params>
 struct KernelList {
   const RowKernel<Params>* kernels;
@@ -123,15 +124,15 @@ struct KernelList {
   }
 };
 
-// The kernels K<team, all vectors of a row are aligned> for rows of elements T that fit into a
-// block. How many threads have a row, and how many vectors a thread: about as many of both as the
-// row fills, but enough vectors to share the cost of a row among. The last of a list goes as far as
-// the registers of a block do: kBlockWarps warps.
+// The kernels K<team, true if all vectors of a row are aligned> for rows of elements T that fit in
+// a block. Both the number of threads of a row and the number of vectors of a thread follow from
+// the length of the row, but a thread has enough vectors to share the cost of a row among them. The
+// last kernel of a list goes as far as the registers of a block do: kBlockWarps warps.
 template <class T, int kBlockWarps, template <class Team, bool kIsAligned> class K>
 struct RowKernels {
   static constexpr int kVector = simt::Pack<T>::kCount;
   static constexpr int kWide = kVector == 2 ? 32 : 8;    // threads for a row of 256 columns
-  static constexpr int kWider = kVector == 2 ? 32 : 16;  // and of 512
+  static constexpr int kWider = kVector == 2 ? 32 : 16;  // threads for a row of 512 columns
   template <bool kIsAligned, int kGroup, int kVectors>
   using Group = K<GroupTeam<T, kGroup, kVectors>, kIsAligned>;
   template <bool kIsAligned>
@@ -151,21 +152,21 @@ struct RowKernels {
       row_kernel<Group<false, 32, 32 / kVector>>(), row_kernel<Block<false>>()};
 };
 
-// Bytes of a number in a call's arithmetic.
+// Returns the bytes of a number in a call's arithmetic.
 template <class Call>
 size_t real_bytes(const Call& call) {
   return call.dtype == BRIDGE_FLOAT64 ? sizeof(double) : sizeof(float);
 }
 
-// How many rows go into one launch, so that what they read first is still in the cache when they
-// read it again.
+// Returns the number of rows for one launch: so few that their data is still in the cache when it
+// is read again.
 inline int64_t rows_at_once(int64_t rows, int64_t row_bytes) {
   const int64_t most = row_bytes < simt::kCachedBytes ? simt::kCachedBytes / row_bytes : 1;
   return most < rows ? most : rows;
 }
 
-// Calls launch(grid) for one batch of rows after another, with params' first_row, rows and segments
-// set to them; launch answers like simt::launch.
+// Calls launch(grid) for one batch of rows after another, with first_row, rows and segments of
+// params set for the batch. `launch` returns NULL or an error, like simt::launch.
 template <class Params, class Launch>
 const char* for_each_batch(Params& params, int64_t at_once, Launch&& launch) {
   params.segments = ceil_divide(params.layout.cols, kSegmentCols);
@@ -179,7 +180,7 @@ const char* for_each_batch(Params& params, int64_t at_once, Launch&& launch) {
   return nullptr;
 }
 
-// The C functions of an op, but for what is given.
+// The C functions of an op, from the parts that differ between ops.
 template <class Call>
 constexpr cuda::OpEntry<Call> op_entry(const char* name,
                                        decltype(cuda::OpEntry<Call>::validate) validate,

@@ -1,4 +1,4 @@
-// The rows of a bridge_row_space as a kernel walks them: numbered from 0, found by few divisions.
+// The rows of a bridge_row_space in the form for kernels: numbered from 0, found by few divisions.
 #ifndef BRIDGE_WALKS_ROWS_ROW_LAYOUT_H_
 #define BRIDGE_WALKS_ROWS_ROW_LAYOUT_H_
 
@@ -11,20 +11,22 @@
 
 namespace bridge::rows {
 
-// kArrays arrays over the same rows.
+// The layout of kArrays arrays over the same rows.
 template <int kArrays>
 struct RowLayout {
   int64_t rows;
   int64_t cols;
-  // Row r has query r mod queries, which sees the columns up to query + cols - queries; 0: all.
+  // Row r has query r mod queries, which sees columns 0 to query + cols - queries. Without a causal
+  // rule `queries` is 0, and every row sees all columns.
   int64_t queries;
   int32_t dims;  // at least 1
   int64_t size[BRIDGE_MAX_DIMS];
   int64_t step[kArrays][BRIDGE_MAX_DIMS];  // in bytes
 };
 
-// `operands` point into `space`'s call, which is changed: as few dimensions as the strides allow,
-// the queries among them. An operand without memory is absent.
+// Lays out the rows of a call. `operands` point into the call of `space`, and both are changed:
+// dimensions are merged as far as the strides allow, including the dimension of queries. An operand
+// without memory is absent.
 template <int kArrays>
 RowLayout<kArrays> lay_out(bridge_row_space& space, const RowOperand (&operands)[kArrays]) {
   RowLayout<kArrays> layout{};
@@ -51,8 +53,8 @@ RowLayout<kArrays> lay_out(bridge_row_space& space, const RowOperand (&operands)
   return layout;
 }
 
-// Numbers the rows anew: those that read the same row of an array come one behind the other, while
-// a cache has it.
+// Renumbers the rows so that rows that read the same row of `array` follow one another, while a
+// cache holds it.
 template <int kArrays>
 void join_readers(RowLayout<kArrays>& layout, int array) {
   const RowLayout<kArrays> given = layout;
@@ -67,7 +69,7 @@ void join_readers(RowLayout<kArrays>& layout, int array) {
   }
 }
 
-// Whether every row of the operand lies at a multiple of `alignment` bytes.
+// Returns true if every row of the operand starts at a multiple of `alignment` bytes.
 template <int kArrays>
 bool is_aligned(const RowLayout<kArrays>& layout, int array, const void* data, int64_t alignment) {
   bool aligned = reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(alignment) == 0;

@@ -1,5 +1,5 @@
-// Rows that are too long for a block: each of their segments leaves a node, and the nodes of a row
-// are the leaves of what is left of its tree.
+// Rows that are too long for a block: each segment of a row produces a node, and the nodes of a row
+// are the leaves of the rest of its tree.
 #ifndef BRIDGE_WALKS_ROWS_ROW_NODES_CUH_
 #define BRIDGE_WALKS_ROWS_ROW_NODES_CUH_
 
@@ -11,7 +11,8 @@ namespace bridge::rows {
 template <class T>
 using SegmentTeam = BlockTeam<T, kSegmentChunks>;
 
-// The nodes of one row, at most kNodeWidth, to their root, in a block of kNodeThreads threads.
+// Reduces the nodes of one row, at most kNodeWidth, to their root, in a block of kNodeThreads
+// threads.
 template <class Op, class Real, int kTag>
 BRIDGE_DEVICE Real reduce_nodes(const Real* nodes, int64_t count) {
   constexpr int kEach = kNodeWidth / kNodeThreads;
@@ -36,7 +37,7 @@ BRIDGE_DEVICE Real reduce_nodes(const Nodes& nodes, int64_t row) {
       static_cast<const Real*>(nodes.roots) + row * nodes.root_count, nodes.root_count);
 }
 
-// Is called in thread 0, or in all of them: they have the same value.
+// Stores a node. Thread 0 calls it, or all threads with the same value.
 template <class Real>
 BRIDGE_DEVICE void put_node(const Nodes& nodes, int64_t node, Real value) {
   if (simt::thread_index() == 0) static_cast<Real*>(nodes.leaves)[node] = value;
@@ -57,7 +58,7 @@ struct NodesKernel {
       const Real* nodes = static_cast<const Real*>(params.from) + row * params.from_count + first;
       const Real value = reduce_nodes<Op, Real, 0>(nodes, params.from_count - first);
       if (simt::thread_index() == 0) static_cast<Real*>(params.to)[to] = value;
-      simt::sync();  // what was exchanged has been read
+      simt::sync();  // the exchanged values have been read
     }
   }
 };
@@ -66,7 +67,7 @@ inline int64_t limited(int64_t blocks) {
   return blocks < simt::kMaxGridX ? blocks : simt::kMaxGridX;
 }
 
-// The levels between a launch's leaves and roots, if there are any.
+// Enqueues the levels between a launch's leaves and roots, if there are any.
 template <class Op, class Real>
 const char* enqueue_levels(const Nodes& nodes, int64_t rows, int64_t segments, void* stream) {
   NodesParams params{};

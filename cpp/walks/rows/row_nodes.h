@@ -1,5 +1,5 @@
-// The nodes that the segments of long rows leave in the workspace: how many, where. Host code and
-// structures.
+// The nodes that segments of long rows leave in the workspace: their number and place. Host code
+// and structures.
 #ifndef BRIDGE_WALKS_ROWS_ROW_NODES_H_
 #define BRIDGE_WALKS_ROWS_ROW_NODES_H_
 
@@ -13,10 +13,10 @@ constexpr int kSegmentCols = kSegmentChunks * 1024;
 constexpr int kNodeThreads = kSegmentChunks * 32;
 constexpr int kNodeWidth = 1024;  // nodes that a block reduces at once
 
-// The nodes of every row of a launch lie side by side.
+// The nodes of a launch; those of one row are contiguous.
 struct Nodes {
   void* leaves;       // [rows, segments]
-  const void* roots;  // [rows, root_count], the level with at most kNodeWidth nodes of a row
+  const void* roots;  // [rows, root_count], the first level with at most kNodeWidth nodes per row
   int64_t root_count;
 };
 
@@ -30,14 +30,14 @@ struct NodesParams {
 
 constexpr int64_t ceil_divide(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-// All levels of the tree of one row down to kNodeWidth nodes.
+// Returns the number of nodes of a row on all levels down to kNodeWidth nodes.
 inline int64_t node_count(int64_t segments) {
   int64_t count = segments;
   for (; segments > kNodeWidth; count += segments) segments = ceil_divide(segments, kNodeWidth);
   return count;
 }
 
-// A whole number of 16-byte units.
+// Returns the bytes of the nodes, rounded up to a multiple of 16.
 inline size_t node_bytes(int64_t rows, int64_t segments, size_t real_bytes) {
   const size_t bytes = static_cast<size_t>(rows * node_count(segments)) * real_bytes;
   return (bytes + 15) / 16 * 16;

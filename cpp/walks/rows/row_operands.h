@@ -1,5 +1,4 @@
-// What the ops over rows share: the checks of their operands, and fewer dimensions for the same
-// rows. Host code.
+// The parts that ops over rows share: checks of operands and merging of dimensions. Host code.
 #ifndef BRIDGE_WALKS_ROWS_ROW_OPERANDS_H_
 #define BRIDGE_WALKS_ROWS_ROW_OPERANDS_H_
 
@@ -13,23 +12,24 @@
 
 namespace bridge {
 
-// One operand of a row space, whatever its elements are.
+// One operand of a row space, with elements of any type.
 struct RowOperand {
   const char* name;
   void* data;
   int64_t* stride;
-  int64_t cols;  // as far as its rows reach: 1 where one element goes for all columns
+  int64_t cols;  // the extent of its rows; 1 if one element serves all columns
   int64_t bytes;
 };
 
-// How many rows there are; 1 without dimensions. For a checked space.
+// Returns the number of rows of a checked space; 1 without dimensions.
 inline int64_t row_count(const bridge_row_space& space) {
   int64_t rows = 1;
   for (int d = 0; d < space.dims; ++d) rows *= space.size[d];
   return rows;
 }
 
-// How many elements of row `row` (counted in the last dimension) are not hidden by the causal rule.
+// Returns the number of elements of a row that the causal rule leaves visible. `query` is the index
+// of the row in the last dimension.
 inline int64_t visible_cols(const bridge_row_space& space, int64_t query) {
   if (!space.causal) return space.cols;
   const int64_t visible = query + 1 + space.cols - space.size[space.dims - 1];
@@ -38,7 +38,7 @@ inline int64_t visible_cols(const bridge_row_space& space, int64_t query) {
 
 namespace check {
 
-// Writes the message of a refused call.
+// Writes the message for a rejected call.
 struct Refusal {
   char* message;
   size_t bytes;
@@ -76,7 +76,8 @@ inline bridge_status check_space(const char* op, const bridge_row_space& space, 
   return BRIDGE_OK;
 }
 
-// The bytes [begin, end) between which the operand lies; false if they do not fit in 63 bits.
+// Computes the bytes [begin, end) that contain the operand; returns false if they do not fit in 63
+// bits.
 inline bool byte_range(const bridge_row_space& space, const RowOperand& operand, int64_t* begin,
                        int64_t* end) {
   int64_t low = 0, high = operand.cols;
@@ -93,7 +94,8 @@ inline bool byte_range(const bridge_row_space& space, const RowOperand& operand,
          !__builtin_add_overflow(low, base, begin) && !__builtin_add_overflow(high, base, end);
 }
 
-// The dimensions in the order of their strides' size, smallest first; how many count.
+// Lists the dimensions of more than one element in the order of their strides' size, smallest
+// first. Returns their number.
 inline int by_stride(const bridge_row_space& space, const RowOperand& operand,
                      int (&order)[BRIDGE_MAX_DIMS]) {
   int count = 0;
@@ -107,7 +109,7 @@ inline int by_stride(const bridge_row_space& space, const RowOperand& operand,
   return count;
 }
 
-// Whether rows are apart from one another: each stride at least everything that smaller ones span.
+// Returns true if rows do not overlap: each stride is at least the span of all smaller ones.
 inline bool rows_are_apart(const bridge_row_space& space, const RowOperand& operand) {
   int order[BRIDGE_MAX_DIMS];
   const int count = by_stride(space, operand, order);
@@ -120,7 +122,7 @@ inline bool rows_are_apart(const bridge_row_space& space, const RowOperand& oper
   return true;
 }
 
-// Whether its rows fill the memory between their ends, in whichever order the dimensions stand.
+// Returns true if the rows fill the memory between their ends, for any order of the dimensions.
 inline bool is_dense(const bridge_row_space& space, const RowOperand& operand) {
   int order[BRIDGE_MAX_DIMS];
   const int count = by_stride(space, operand, order);
@@ -142,8 +144,9 @@ inline bool is_same_layout(const bridge_row_space& space, const RowOperand& a,
   return same;
 }
 
-// BRIDGE_OK, or what is wrong with one of `count` operands, the last of which is the output. An
-// overlap of the output with another is found where both are dense, and else the caller's duty.
+// Returns BRIDGE_OK, or an error of one of `count` operands, the last of which is the output. It
+// detects an overlap of the output with an operand if both are dense; otherwise overlaps are the
+// caller's duty.
 inline bridge_status check_operands(const char* op, const bridge_row_space& space,
                                     const RowOperand* operands, int count, const Refusal& fail) {
   int64_t output_begin = 0, output_end = 0;
@@ -174,8 +177,8 @@ inline bridge_status check_operands(const char* op, const bridge_row_space& spac
 
 }  // namespace check
 
-// Drops dimensions of one element, and makes one of two adjacent ones wherever every operand steps
-// through both alike. The queries of a causal call stay by themselves.
+// Drops dimensions of one element, and merges two adjacent dimensions if every operand steps
+// through both alike. The queries of a causal call keep a dimension of their own.
 inline void merge_dimensions(bridge_row_space& space, const RowOperand* operands, int count) {
   auto move = [&](int to, int from) {
     space.size[to] = space.size[from];

@@ -1,5 +1,5 @@
-// The tree of row_sum_tree.h, for the files that are compiled once for each instruction set:
-// include it there only.
+// The tree of row_sum_tree.h. Include this only in files that are compiled once for each
+// instruction set.
 #ifndef BRIDGE_WALKS_ROWS_ROW_SUMS_H_
 #define BRIDGE_WALKS_ROWS_ROW_SUMS_H_
 
@@ -13,7 +13,7 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
-// kCount terms or sums of terms, each part of them side by side.
+// kCount terms or sums of terms; each part of the terms is contiguous.
 template <class Term, int64_t kCount>
 struct Lanes {
   alignas(64) Term lane[kCount];
@@ -34,7 +34,8 @@ struct Lanes<math::SoftmaxParts<Real>, kCount> {
   }
 };
 
-// Adds to the first `count` those `half` further on; nothing is read that this writes.
+// Adds to each of the first `count` terms the term `half` further on. `count` is at most `half`, so
+// that nothing is read that this writes.
 template <class Term, int64_t kCount>
 inline __attribute__((always_inline)) void fold(Lanes<Term, kCount>& sum, int64_t count,
                                                 int64_t half) {
@@ -42,8 +43,9 @@ inline __attribute__((always_inline)) void fold(Lanes<Term, kCount>& sum, int64_
   for (int64_t i = 0; i < count; ++i) sum.set(i, sum.at(i) + sum.at(i + half));
 }
 
-// Terms [begin, end) of the first quarter of a chunk, a whole number of steps, each with those of
-// the same place in kStreams - 1 further quarters; with kTail the last of these is tail's.
+// Computes the terms [begin, end) of the first quarter of a chunk, a whole number of steps, plus
+// the terms at the same places in kStreams - 1 further quarters. With kTail, the last of these
+// comes from `tail`.
 template <int kStreams, bool kTail, class Terms, class Term, int64_t kCount>
 inline __attribute__((always_inline)) void add_quarters(const Terms& terms, const Terms& tail,
                                                         int64_t begin, int64_t end,
@@ -85,8 +87,8 @@ void add_quarters(int64_t streams, const Terms& terms, const Terms& tail, int64_
   }
 }
 
-// What part kFirst of kParts comes to where others are folded onto it that are kStride apart, or a
-// power of two times that: the furthest first.
+// The sum of the parts kFirst, kFirst + kStride, kFirst + 2 kStride, ... below kParts, in the order
+// of the tree: parts that are furthest apart are added first.
 template <int kParts, int kFirst, int kStride, class At>
 inline __attribute__((always_inline)) auto folded(const At& at) {
   if constexpr (kFirst + kStride >= kParts)
@@ -101,7 +103,7 @@ template <class Term, int64_t kCount>
 inline __attribute__((always_inline)) Term fold_lanes(Lanes<Term, kCount>& lane) {
   static_assert(kStep == 32, "one step of lanes is folded");
   if constexpr (std::is_floating_point_v<Term>) {
-    // In registers of a size that every processor has, which a compiler does not find by itself.
+    // This uses registers of a size that every processor has; compilers do not find this form.
     constexpr int kWidth = 16 / sizeof(Term);
     typedef Term Part __attribute__((vector_size(16), aligned(alignof(Term)), may_alias));
     const Part* const parts = reinterpret_cast<const Part*>(lane.lane);
@@ -119,8 +121,8 @@ inline __attribute__((always_inline)) Term fold_lanes(Lanes<Term, kCount>& lane)
   }
 }
 
-// The sum of so many steps of terms, at most a quarter of a chunk, of which tail has the last one
-// if kTail. In registers: for terms that take no code.
+// The sum of kSteps steps of terms, at most a quarter of a chunk; with kTail, the last step is
+// `tail`'s. It is computed in registers, for terms that take no computation.
 template <int kSteps, bool kTail, class Term, class Terms>
 inline __attribute__((always_inline)) Term sum_steps(const Terms& terms, const Terms& tail) {
   static_assert(kSteps * kStep <= kSumQuarter);
@@ -159,7 +161,7 @@ inline __attribute__((always_inline)) Term sum_steps(int64_t steps, const Terms&
   }
 }
 
-// The sum of a whole chunk whose quarters are added.
+// The sum of a whole chunk whose quarters have been added.
 template <class Term>
 inline __attribute__((always_inline)) Term fold_quarters(const Lanes<Term, kSumQuarter>& sum) {
   struct {
@@ -169,8 +171,9 @@ inline __attribute__((always_inline)) Term fold_quarters(const Lanes<Term, kSumQ
   return sum_steps<kSumQuarter / kStep, false, Term>(terms, terms);
 }
 
-// The sum of a chunk of `count` terms, 1 to kSumChunk: those of the whole steps, and of the columns
-// behind them `tail`'s, a whole step of which all others are -0.0. Each is asked for once.
+// The sum of a chunk of `count` terms, 1 to kSumChunk. `terms` gives the terms of whole steps.
+// `tail` gives the rest as a whole step, in which all further terms are -0.0. Each term is
+// requested once.
 template <class Term, class Terms>
 inline __attribute__((always_inline)) Term sum_chunk(const Terms& terms, const Terms& tail,
                                                      int64_t count) {
@@ -206,8 +209,8 @@ inline __attribute__((always_inline)) Term sum_chunk(const Terms& terms, const T
   return fold_lanes(sum);
 }
 
-// Chunks in their order, added in the aligned binary tree: finished nodes stand on a stack, one for
-// each bit of their number, as in a binary counter.
+// Adds chunks in order, in the aligned binary tree. Finished nodes are on a stack, one for each bit
+// that is set in the number of chunks, as in a binary counter.
 template <class Term>
 class ChunkTree {
  public:
@@ -216,7 +219,7 @@ class ChunkTree {
     for (int64_t bits = chunks_++; bits & 1; bits >>= 1) chunk = node_[--depth_] + chunk;
     node_[depth_++] = chunk;
   }
-  // The sum; -0.0 of nothing.
+  // Returns the sum; -0.0 without chunks.
   Term end() {
     if (depth_ == 0) return Term(-0.0);
     Term sum = node_[--depth_];
@@ -230,8 +233,8 @@ class ChunkTree {
   Term node_[64];
 };
 
-// The sum of a row of `count` terms. terms_from(col) gives those from a column on, which is a
-// multiple of kSumChunk; tail() those behind the last whole step, as in sum_chunk.
+// The sum of a row of `count` terms. terms_from(col) gives the terms from column `col` on, a
+// multiple of kSumChunk; tail() gives the terms behind the last whole step, as in sum_chunk.
 template <class Term, class TermsFrom, class Tail>
 inline __attribute__((always_inline)) Term sum_row(int64_t count, const TermsFrom& terms_from,
                                                    const Tail& tail) {
@@ -243,8 +246,8 @@ inline __attribute__((always_inline)) Term sum_row(int64_t count, const TermsFro
   return tree.end();
 }
 
-// The sums of kSumTileRows short rows side by side: term `col` of row `row` stands at
-// col * kSumTileRows + row, and the sum at `row`. At most kStep terms in a row.
+// Sums kSumTileRows short rows side by side, of at most kStep terms each. Term `col` of row `row`
+// is at col * kSumTileRows + row, and its sum at `row`.
 constexpr int64_t kSumTileRows = 32;
 
 template <class Term, int64_t kCount>

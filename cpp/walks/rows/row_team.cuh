@@ -1,4 +1,4 @@
-// The threads that share a row, and the vectors that each of them holds.
+// The team of threads of a row, and the vectors of each thread.
 #ifndef BRIDGE_WALKS_ROWS_ROW_TEAM_CUH_
 #define BRIDGE_WALKS_ROWS_ROW_TEAM_CUH_
 
@@ -16,7 +16,7 @@ struct GroupTeam {
   static constexpr int kVectors = kVectors_;
   static constexpr int kThreads = 256;
   static constexpr int kMinBlocks = 2;
-  static constexpr int kRows = kThreads / kGroup;  // of a block
+  static constexpr int kRows = kThreads / kGroup;  // per block
   static constexpr int kStep = kGroup * kVector;   // columns between the vectors of a thread
   static constexpr int kCols = kStep * kVectors;
   static_assert(kCols <= kChunkCols);
@@ -25,9 +25,9 @@ struct GroupTeam {
   static BRIDGE_DEVICE int64_t row_step() { return int64_t{simt::block_count().x} * kRows; }
   static BRIDGE_DEVICE int row_in_block() { return simt::thread_index() / kGroup; }
   static BRIDGE_DEVICE int first_column() { return simt::thread_index() % kGroup * kVector; }
-  // Whether any thread of the warp may have columns below `visible` in its vector q.
+  // Returns true if any thread of the warp may have columns below `visible` in its vector q.
   static BRIDGE_DEVICE bool reaches(int q, int visible) {
-    return q == 0 || q * kStep < visible;  // a row of nothing is rare
+    return q == 0 || q * kStep < visible;  // an empty row is rare
   }
 
   template <class Op, int kTag, class Real>
@@ -44,8 +44,8 @@ struct GroupTeam {
   static BRIDGE_DEVICE void sync() {}
 };
 
-// A block for a row, or for a part of one, of at most kWarps chunks: a warp takes a chunk. It may
-// be launched with fewer warps.
+// A block for a row, or for a part of a row, of at most kWarps chunks; each warp takes one chunk.
+// The block may be launched with fewer warps.
 template <class T_, int kWarps>
 struct BlockTeam {
   using T = T_;
@@ -78,18 +78,18 @@ struct BlockTeam {
   }
   static BRIDGE_DEVICE void begin() {}
   static BRIDGE_DEVICE void join() {}
-  // Between two rows: what was exchanged for the first has been read.
+  // Between two rows: all values exchanged for the first have been read.
   static BRIDGE_DEVICE void sync() { simt::sync(); }
 };
 
-// A cluster of blocks for a row: the grid has one of them in x. Chunks go round the blocks, so that
-// these have as many warps as they need.
+// A cluster of blocks for a row; the grid has one cluster in x. Chunks are dealt to the blocks in
+// turn, so that blocks have only as many warps as they need.
 template <class T_, int kMinBlocks_>
 struct ClusterTeam {
   using T = T_;
   static constexpr int kVector = simt::Pack<T>::kCount;
   static constexpr int kVectors = kChunkCols / (kWarp * kVector);
-  static constexpr int kMostWarps = 8;  // of a block
+  static constexpr int kMostWarps = 8;  // per block
   static constexpr int kMostBlocks = 16;
   static constexpr int kMostChunks = kMostWarps * kMostBlocks;
   static constexpr int kThreads = kMostWarps * kWarp;
@@ -123,14 +123,14 @@ struct ClusterTeam {
   static BRIDGE_DEVICE Real sum(int chunks, Terms&& terms) {
     return reduce_cluster<Sum, kTag>(chunk_sum<kWarp, kVectors, kVector, Real>(terms), chunks);
   }
-  // Before a row, and before its first exchange: every block has begun, and has read what was
-  // exchanged for the row before.
+  // `begin` comes before a row, `join` before its first exchange. Then every block has begun, and
+  // has read the values exchanged for the previous row.
   static BRIDGE_DEVICE void begin() { simt::arrive_at_cluster(); }
   static BRIDGE_DEVICE void join() { simt::wait_for_cluster(); }
   static BRIDGE_DEVICE void sync() {}
 
  private:
-  // Of one value for each warp, the same in all its lanes, which every block gets.
+  // Reduces one value per warp, the same in all its lanes; every block gets the result.
   template <class Op, int kTag, class Real>
   static BRIDGE_DEVICE Real reduce_cluster(Real value, int chunks) {
     static_assert(sizeof(Real) <= 8 && kTag < kExchanges);
@@ -156,8 +156,8 @@ struct ClusterTeam {
   }
 };
 
-// visit(row) in every thread of the team of each row, and in those of some rows that do not exist:
-// all threads of a block take as many turns.
+// Calls visit(row) in every thread of the team of each row. It is also called for some rows that do
+// not exist, because all threads of a block take as many turns.
 template <class Team, class Visit>
 BRIDGE_DEVICE void for_each_row(int64_t rows, Visit&& visit) {
   for (int64_t first = Team::first_row();;) {
@@ -186,7 +186,7 @@ BRIDGE_DEVICE void find_row(const RowLayout<kArrays>& layout, int64_t row,
   for (int a = 0; a < kArrays; ++a) offset[a] += row * layout.step[a][0];
 }
 
-// How many columns of a row of queries are not hidden by the causal rule.
+// Returns the number of columns that the causal rule leaves visible in a row.
 template <int kArrays>
 BRIDGE_DEVICE int64_t visible_columns(const RowLayout<kArrays>& layout, int64_t row) {
   const int64_t query = row - simt::divide(row, layout.queries) * layout.queries;
@@ -194,21 +194,21 @@ BRIDGE_DEVICE int64_t visible_columns(const RowLayout<kArrays>& layout, int64_t 
   return visible < 0 ? 0 : visible;  // at most cols: the last query sees everything
 }
 
-// `columns` less the part before `begin`, at most `limit`.
+// The part of `columns` from `begin` on, at least 0 and at most `limit`.
 BRIDGE_DEVICE int columns_from(int64_t columns, int64_t begin, int limit) {
   const int64_t rest = columns - begin;
   return rest < 0 ? 0 : rest < limit ? static_cast<int>(rest) : limit;
 }
 
-// One bit for each element of a vector of which the first `count` are there (any number).
+// A mask with a bit for each element of a vector from element `count` (any number) on.
 template <int kVector>
 BRIDGE_DEVICE uint32_t bits_from(int count) {
   constexpr uint32_t kAll = (1u << kVector) - 1;
   return count >= kVector ? 0 : count <= 0 ? kAll : kAll << count & kAll;
 }
 
-// `count` > 0 elements exist; where not all of the vector do, what stands for the rest is 0.
-// kAligned: the vector is whole and lies at a multiple of 16 bytes.
+// Loads a vector of which `count` > 0 elements exist; missing ones are 0. kAligned: the vector is
+// complete and lies at a multiple of 16 bytes.
 template <bool kAligned, class T>
 BRIDGE_DEVICE simt::Vector16 load_vector(const T* address, int count) {
   if constexpr (kAligned) return simt::load16(address);
@@ -226,7 +226,7 @@ BRIDGE_DEVICE simt::Vector16 load_vector(const T* address, int count) {
   return words;
 }
 
-// The words with 0 in the place of all elements but the first `count`.
+// The words, with 0 in place of all elements but the first `count`.
 template <class T>
 BRIDGE_DEVICE simt::Vector16 first_elements(simt::Vector16 words, int count) {
   simt::Pack<T> pack;

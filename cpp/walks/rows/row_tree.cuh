@@ -1,10 +1,10 @@
-// Sums and maxima over a row that several threads share: the tree of docs/numerics.md, laid out so
-// that a warp loads and adds a chunk of 1024 columns without moving a value twice.
+// Sums and maxima over a row that several threads share, in the tree of docs/numerics.md. The
+// layout lets a warp load and add a chunk of 1024 columns without moving a value twice.
 //
-// A group of G threads holds a chunk, or as much as the row has of its first quarter. Vector q of
-// thread t holds columns q G V + t V + i, i < V, V elements to 16 bytes. The tree folds a quarter
-// of 256 columns in halves, so it goes through the bits of q, then those of t, then those of i,
-// each from the highest down.
+// A group of G threads holds a chunk, or the part of its first quarter that the row has. Vector q
+// of thread t holds the columns q G V + t V + i for i < V, where V elements are 16 bytes. The tree
+// folds a quarter of 256 columns in halves: over the bits of q, then of t, then of i, each from the
+// highest down.
 #ifndef BRIDGE_WALKS_ROWS_ROW_TREE_CUH_
 #define BRIDGE_WALKS_ROWS_ROW_TREE_CUH_
 
@@ -26,7 +26,7 @@ BRIDGE_DEVICE math::SoftmaxParts<Real> exchange(const math::SoftmaxParts<Real>& 
   return {simt::shuffle_xor(value.coarse, bit), simt::shuffle_xor(value.fine, bit)};
 }
 
-// a where the mask is all ones, b where it is 0: in one instruction, where a choice between two
+// Returns a if the mask is all ones, b if it is 0, in one instruction; a choice between two
 // registers takes two.
 BRIDGE_DEVICE float chosen(uint32_t mask, float a, float b) {
   return math::bit_cast<float>((math::to_bits(a) & mask) | (math::to_bits(b) & ~mask));
@@ -40,7 +40,8 @@ BRIDGE_DEVICE math::SoftmaxParts<Real> chosen(uint32_t mask, const math::Softmax
   return {chosen(mask, a.coarse, b.coarse), chosen(mask, a.fine, b.fine)};
 }
 
-// What a fold exchanges, by masks, with which the kernels of the softmaxes have registers left.
+// The selection of values to exchange in a fold, by masks: the kernels of the softmaxes then have
+// registers left.
 struct ByMasks {
   template <class Real>
   static BRIDGE_DEVICE Real chosen(uint32_t bits, const Real& a, const Real& b) {
@@ -48,7 +49,7 @@ struct ByMasks {
   }
 };
 
-// The same in fewer instructions.
+// The same selection by predicates, in fewer instructions.
 struct ByPredicates {
   static BRIDGE_DEVICE float chosen(uint32_t bits, float a, float b) {
     return simt::chosen(bits, a, b);
@@ -58,8 +59,8 @@ struct ByPredicates {
   }
 };
 
-// One step of it: a thread keeps half of its values and gives the other half away to a neighbour,
-// which is half the shuffles.
+// One step of the fold: a thread keeps half of its values and gives the other half to a neighbour,
+// which halves the number of shuffles.
 template <class By, int kCount, class Real>
 BRIDGE_DEVICE void fold_half(Real (&value)[kCount], int kept, int thread, int bit) {
   const uint32_t upper = thread & bit;
@@ -71,9 +72,9 @@ BRIDGE_DEVICE void fold_half(Real (&value)[kCount], int kept, int thread, int bi
   }
 }
 
-// The fold of the tree over the threads of a group (from the highest bit of their index down) and
-// then over the elements of each; every thread gets the sum. While a thread has more than one
-// value, it keeps half of them.
+// Folds over the threads of a group (from the highest bit of their index down) and then over the
+// elements of each thread; every thread gets the sum. While a thread has more than one value, it
+// keeps half of them.
 template <int kGroup, class By, int kCount, class Real>
 BRIDGE_DEVICE Real fold_group(Real (&value)[kCount], int thread) {
   int kept = kCount;
@@ -86,7 +87,8 @@ BRIDGE_DEVICE Real fold_group(Real (&value)[kCount], int thread) {
       value[0] = value[0] + exchange(value[0], bit);
     }
   }
-  // The highest bit of the element went with the highest bit of the thread, and so on.
+  // The highest bit of the element index was exchanged for the highest bit of the thread index, and
+  // so on.
   int bit = kGroup / 2;
 #pragma unroll
   for (int width = kCount / 2; width > 0; width /= 2, bit /= 2) {
@@ -101,7 +103,8 @@ BRIDGE_DEVICE Real fold_group(Real (&value)[kCount], int thread) {
   return value[0];
 }
 
-// The same for several chunks of a warp. At first as long as a thread has several values of one:
+// The fold for several chunks of a warp, first part: as long as a thread has several values of a
+// chunk.
 template <class By, int kCount, class Real>
 BRIDGE_DEVICE Real fold_elements(Real (&value)[kCount], int thread) {
   static_assert(kCount <= kWarp);
@@ -111,8 +114,8 @@ BRIDGE_DEVICE Real fold_elements(Real (&value)[kCount], int thread) {
   return value[0];
 }
 
-// and then of all chunks, of which a thread keeps half as well, to the sum of their nodes,
-// neighbours first.
+// The second part: over all chunks, of which a thread keeps half as well, to the sum of their
+// nodes, neighbours first.
 template <int kCount, class By, int kChunks, class Real>
 BRIDGE_DEVICE Real fold_chunks(Real (&value)[kChunks], int thread) {
   static_assert(kCount * kChunks == kWarp);
@@ -126,10 +129,10 @@ BRIDGE_DEVICE Real fold_chunks(Real (&value)[kChunks], int thread) {
   return sum;
 }
 
-// The sum of a chunk (or of its first vectors, where the rest are missing) that a group holds.
-// terms(q, first, value) gives elements of vector q, as many as the array takes, from the first on;
-// missing ones are -0.0, or +0.0 where none is negative. One slice after another, so that few terms
-// are there at a time.
+// The sum of a chunk that a group holds (or of its first vectors, if the rest are missing).
+// terms(q, first, value) fills the array with elements of vector q, from `first` on; missing ones
+// are -0.0, or +0.0 if no element is negative. One slice is computed after another, so that few
+// terms are live at a time.
 template <int kGroup, int kVectors, int kVector, class Real, class Terms>
 BRIDGE_DEVICE Real chunk_sum(Terms&& terms) {
   constexpr int kParts = kChunkCols / 4 / (kGroup * kVector);  // vectors of a thread in a quarter
@@ -178,7 +181,7 @@ struct Sum {
   }
 };
 
-// NaN where a float is; passes over that of doubles.
+// The larger value. For float, a NaN wins; for double, NaN is skipped.
 struct Largest {
   template <class Real>
   static BRIDGE_DEVICE Real identity() {
@@ -190,7 +193,7 @@ struct Largest {
   }
 };
 
-// Neighbours first: the aligned binary tree over the lanes of a group.
+// The aligned binary tree over the lanes of a group, neighbours first.
 template <class Op, int kGroup, class Real>
 BRIDGE_DEVICE Real reduce_group(Real value) {
 #pragma unroll
@@ -198,8 +201,8 @@ BRIDGE_DEVICE Real reduce_group(Real value) {
   return value;
 }
 
-// Of one value for each warp, the same in all its lanes. The block may hold fewer than kWarps
-// warps: `warps`. kTag tells the exchanges apart between which the block does not synchronise.
+// Reduces one value per warp, the same in all its lanes. The block may have fewer than kWarps
+// warps: `warps`. kTag distinguishes exchanges between which the block does not synchronise.
 template <class Op, int kWarps, int kTag, class Real>
 BRIDGE_DEVICE Real reduce_block(Real value, int warps) {
   Real* shared = simt::shared_array<Real, kWarps, kTag>();

@@ -1,4 +1,4 @@
-// Walking the rows of a row space in runs: rows one after another in its last dimension.
+// Divides the rows of a row space into runs: consecutive rows in its last dimension.
 #ifndef BRIDGE_WALKS_ROWS_RUN_DRIVER_H_
 #define BRIDGE_WALKS_ROWS_RUN_DRIVER_H_
 
@@ -9,9 +9,9 @@
 
 namespace bridge {
 
-// Calls visit(first, rows, query, offset) for the rows [begin, end), counted row-major, in runs of
-// `rows` rows of the last dimension from its row `query` on; offset(operand) is where the operand's
-// first of these rows is, in elements.
+// Calls visit(rows, query, offset) for each run of the rows [begin, end), counted row-major: `rows`
+// rows of the last dimension from its index `query` on. offset(stride) returns the position, in
+// elements, of the run's first row in an operand with these strides.
 template <class Visit>
 void for_each_run(const bridge_row_space& space, int64_t begin, int64_t end, const Visit& visit) {
   const int last = space.dims - 1;

@@ -1,5 +1,4 @@
-// The rows of a run, for the files that are compiled once for each instruction set: include it
-// there only.
+// The rows of a run. Include this only in files that are compiled once for each instruction set.
 #ifndef BRIDGE_WALKS_ROWS_RUN_ROWS_H_
 #define BRIDGE_WALKS_ROWS_RUN_ROWS_H_
 
@@ -12,7 +11,7 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
-// Rows up to this long are computed many at a time, each in one lane of the vectors.
+// Rows up to this length are computed many at a time, each in one lane of the vectors.
 constexpr int64_t kShortCols = 32;
 constexpr int64_t kTileRows = kSumTileRows;
 inline int64_t visible_cols(const Run& run, int64_t row) {
@@ -25,9 +24,9 @@ inline __attribute__((always_inline)) T* row_of(const RunOperand& operand, int64
   return reinterpret_cast<T*>(operand.data + row * operand.row_bytes);
 }
 
-// Writes a row of `cols` columns: write(to, begin, count) those before `visible`, whole pieces of
-// kSumChunk or all at once, and 0 behind them. Where the run streams, `to` is a buffer from which
-// whole lines go past the caches.
+// Writes a row of `cols` columns. write(to, begin, count) writes the columns before `visible`,
+// either in whole pieces of kSumChunk or all at once; the other columns are 0. If the run streams,
+// `to` is a buffer, from which whole lines go past the caches.
 template <class T, class Write>
 inline void write_row(const Run& run, T* output, int64_t visible, int64_t cols,
                       const Write& write) {
