@@ -44,9 +44,9 @@ void meet(const Variant& variant, int32_t device) {
   Py_XDECREF(answer);
 }
 
-// True if the kernels read an operand where it lies. Programs walk any strides; but a result is laid
-// out like an operand by torch's Python functions, which keep the strides, so those need a compact
-// one. Memory from C++ is compact whatever the operand is.
+// True if the kernels read an operand where it lies. Programs walk any strides; but a result is
+// laid out like an operand by torch's Python functions, which keep the strides, so those need a
+// compact one. Memory from C++ is compact whatever the operand is.
 bool can_walk(const Kernel& self, const Given& given, size_t i) {
   const Operand& operand = given.operands()[i];
   return is_compact(operand) || (has_code(*self.op) && given.lent() != nullptr);
