@@ -1,8 +1,8 @@
-"""Every op as both frameworks call it, and what its values and derivatives are, in float64.
+"""Every op as called in both frameworks, and its values and derivatives in float64.
 
-The exact results are written out here from the formulas of the contract, derivatives included, and
-use nothing of an op's own derivative rules. Derivatives of softmax are taken at the value that the
-op itself returned, which is all that its backward pass knows.
+The exact results are written here from the formulas of the contract, derivatives included, without
+an op's own derivative rules. Derivatives of softmax are taken at the value that the op itself
+returned, because its backward pass uses only that value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.frameworks import EPSILON, FORMS, Everything, numpy_dtype
 
 @dataclass(frozen=True)
 class Exact:
-    """A result in float64, and by how much arithmetic may miss it before the last rounding."""
+    """A result in float64, and the allowed error of arithmetic before the last rounding."""
 
     values: Any
     allowed: Any
@@ -30,7 +30,7 @@ class Exact:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Arrays at which a case is computed: what `everything` of tests/frameworks.py takes."""
+    """Arrays for a case: the arguments of `everything` in tests/frameworks.py."""
 
     arguments: list[Any]
     cotangent: Any
@@ -39,7 +39,7 @@ class Inputs:
 
 
 class Case:
-    """A function of arrays, all of which are differentiated."""
+    """A function of arrays that are all differentiated."""
 
     shape: tuple[int, ...]
 
@@ -50,11 +50,11 @@ class Case:
         raise NotImplementedError
 
     def result_dtype(self, dtypes: list[str]) -> str:
-        """The case with arguments of these dtypes."""
+        """Returns the dtype of the result for arguments of these dtypes."""
         return dtypes[0]
 
     def draw(self, rng: np.random.Generator, *dtypes: str) -> Inputs:
-        """Random arguments of one dtype, or each of its own."""
+        """Draws random arguments of one dtype, or of one dtype each."""
         shapes = self.argument_shapes()
         own = list(dtypes) if len(dtypes) > 1 else list(dtypes) * len(shapes)
 
@@ -70,18 +70,18 @@ class Case:
         return Inputs(normal(2.0), cotangent, normal(1.0), normal(1.0))
 
     def compared(self, result: Any) -> Any:
-        """The part of a result whose bits are the op's own."""
+        """Returns the part of a result whose bits are the op's own."""
         return result
 
     def exact(self, inputs: Inputs, value: Any) -> Everything:
-        """All results as `Exact`, of which softmax's derivatives are those at `value`."""
+        """Returns all results as `Exact`; derivatives of softmax are taken at `value`."""
         raise NotImplementedError
 
 
 def unit_of(*arrays: Any) -> float:
-    """One unit of 1.0 in the arithmetic of a call with these operands."""
+    """Returns a unit in the last place of 1.0 in the arithmetic of a call with these operands."""
     if any(array.dtype == np.float64 for array in arrays):
-        # The reference rounds as often as the op does.
+        # The reference has as many roundings as the op.
         return 2 * EPSILON["float64"]
     return EPSILON["float32"]
 
@@ -122,17 +122,17 @@ class BiasGelu(Case):
         x, bias = inputs.arguments
         unit = unit_of(x, bias)
         if x.dtype == bias.dtype and x.dtype.itemsize == 2:
-            # Where all is of 16 bits shorter polynomials do.
+            # If all arrays are 16-bit, shorter polynomials are accurate enough.
             unit = 2.0**-7 * EPSILON[name_of(x.dtype)]
         if np.float64 in (x.dtype, bias.dtype):
             # The reference loses units in the tails as the exponent grows; the C++ accuracy program
-            # measures float64 against quadruple precision.
+            # compares float64 with quadruple precision.
             unit *= 32
 
         arithmetic = np.float64 if np.float64 in (x.dtype, bias.dtype) else np.float32
 
         def sums(own: Any, other: Any) -> Any:
-            """One addition in the arithmetic type, of which the op is a function."""
+            """Returns a sum with one rounding in the arithmetic type, which is the op's input."""
             return (own.astype(arithmetic) + other.astype(arithmetic)).astype(np.float64)
 
         h, along, direction = sums(x, bias), sums(*inputs.tangents), sums(*inputs.directions)
@@ -141,7 +141,7 @@ class BiasGelu(Case):
         y = gelu_derivative(h, self.form, 0)
 
         def near_zero(values: Any, scale: Any, units: float) -> Exact:
-            # Around its zeros a derivative is known absolutely, and the factors scale that.
+            # Near zeros of a derivative its absolute error is bounded, and the factors scale it.
             return Exact(values, units * unit * np.maximum(np.abs(values), np.abs(scale)))
 
         def summed(rows: Exact) -> Exact:
@@ -161,7 +161,7 @@ class BiasGelu(Case):
 
 @dataclass(frozen=True)
 class Softmax(Case):
-    """Any of the three functions; `mask` is the shape of a mask, of about a third of True."""
+    """Any of the three functions; `mask` is the shape of a mask with about a third of True."""
 
     shape: tuple[int, ...]
     mask: tuple[int, ...] | None = None
@@ -178,7 +178,7 @@ class Softmax(Case):
         return [self.shape]
 
     def hidden(self) -> Any:
-        """The mask itself; where it has several rows, the first hides all of its columns."""
+        """Returns the mask; if it has several rows, the first hides all of its columns."""
         assert self.mask is not None
         rng = np.random.default_rng(len(str(self)))
         mask = np.asarray(rng.random(self.mask) < 0.35)
@@ -186,7 +186,7 @@ class Softmax(Case):
             mask.reshape(-1, mask.shape[-1])[0] = True
         if self.mask_dtype == "bool":
             return mask
-        # Every non-zero byte hides, whichever of its bits are set.
+        # Every non-zero byte hides, whichever bits are set.
         return np.asarray(mask * rng.choice([1, 2, 16, 128, 254, 255], self.mask), np.uint8)
 
     def function(self, framework: Any) -> Callable[..., Any]:
@@ -215,7 +215,7 @@ class Softmax(Case):
             return np.where(y == 0, 0.0, a * b).sum(-1, keepdims=True)
 
         def jacobian(v: Any) -> Any:
-            """scale·y·(v − ⟨v, y⟩): nothing comes from where y is 0, and nothing reaches it."""
+            """Returns scale·y·(v − ⟨v, y⟩); elements with y = 0 give and get nothing."""
             return np.where(y == 0, 0.0, self.scale * y * (v - dot(v, y)))
 
         def size(v: Any) -> Any:
@@ -236,7 +236,7 @@ class Softmax(Case):
         return Everything(exact_value, exact_value, [along(g)], along(t), second)
 
     def _allowed(self, x: Any, unit: float) -> Any:
-        """(2 + |scale·x − max|)·2⁻²³·y, with more for shorter polynomials in 16 bits."""
+        """Returns (2 + |scale·x − max|)·2⁻²³·y, or more for shorter polynomials in 16 bits."""
         z = np.where(self.visible(), self.scale * x.astype(np.float64), -np.inf)
         largest = z.max(axis=-1, keepdims=True, initial=-np.inf)
         below = np.where(np.isfinite(z) & np.isfinite(largest), largest - z, 0.0)
@@ -289,7 +289,7 @@ class BiasDropoutAdd(Case):
         return dtypes[-1] if self.residual else dtypes[0]
 
     def kept(self) -> Any:
-        """The mask of kept elements: the threshold has 32 bits."""
+        """Returns the mask of kept elements: the threshold has 32 bits."""
         place = np.arange(math.prod(self.shape), dtype=np.uint64)
         drawn = words(self.seed % 2**64, self.offset % 2**64, place)
         return (drawn >= round(self.p * 2.0**32)).reshape(self.shape)
@@ -310,7 +310,7 @@ class BiasDropoutAdd(Case):
             h = x if bias is None else x + bias
             t = dropped(h)
             y = t if residual is None else residual + t
-            # What drops nothing hands the cotangent on: x's part and the bias's come one by one.
+            # Without drops the cotangent is passed on: x's part and the bias's arrive separately.
             summands = np.abs(t) if drops or bias is None else np.abs(x) + np.abs(bias)
             error = unit * (3 * np.abs(t) + np.abs(y)) + roundings * (summands + np.abs(y))
             return Exact(y, np.where(keep, error, 0.0))
@@ -322,8 +322,8 @@ class BiasDropoutAdd(Case):
             gradients.append(Exact(column_sums(dx), 4 * unit * column_sums(np.abs(dx))))
         if self.residual:
             gradients.append(Exact(g, 0 * g))
-        # It is linear. Towards the cotangent the framework adds what comes by way of x and bias
-        # to what comes by way of the residual: one rounding more.
+        # The op is linear. For the cotangent, the framework adds the parts from x and bias to the
+        # part from the residual: one more rounding.
         zeros = [Exact(np.zeros(a.shape), np.zeros(a.shape)) for a in inputs.arguments]
         extra = EPSILON[name_of(inputs.cotangent.dtype)] if self.residual else 0.0
         again = apply(inputs.directions, extra)
@@ -380,7 +380,7 @@ DROPOUTS = (
     BiasDropoutAdd((6, 1), 0.3, residual=False),
     BiasDropoutAdd((0, 8), 0.3),
     BiasDropoutAdd((3, 0), 0.3, residual=False),
-    # Enough elements that a probability of 8 bits keeps others.
+    # Enough elements that a probability of 8 bits would keep others.
     BiasDropoutAdd((61, 67), 0.1),
     BiasDropoutAdd((61, 67), 1 / 512, bias=False, residual=False),
     BiasDropoutAdd((2, 65, 17), 0.9, residual=False, offset=3),
@@ -392,7 +392,7 @@ DROPOUTS = (
 
 CASES: tuple[Case, ...] = (*GELU, *SOFTMAXES, *DROPOUTS)
 
-# Dtypes of x, bias and residual where the contract lets them differ.
+# Dtypes of x, bias and residual that the contract allows to differ.
 MIXED: tuple[tuple[Case, tuple[str, ...]], ...] = (
     (BiasGelu((150, 9)), ("bfloat16", "float32")),
     (BiasGelu((150, 9)), ("float16", "bfloat16")),

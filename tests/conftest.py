@@ -1,4 +1,4 @@
-"""Fixtures of the promises that both frameworks keep."""
+"""Fixtures of tests for promises about both frameworks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.frameworks import FRAMEWORKS
 
-# Thousands of programs are run here, few of them twice: `tests/generated` compiles its own.
+# Thousands of programs run here, few of them twice; `tests/generated` compiles its own.
 os.environ.setdefault("BRIDGE_COMPILE", "0")
 os.environ.setdefault(
     "BRIDGE_CACHE_DIR", str(Path(__file__).resolve().parent.parent / "build" / "compiled")
@@ -23,7 +23,7 @@ os.environ.setdefault(
 
 
 def commit() -> str:
-    """The commit that is tested; empty outside of a clone and where there is no git."""
+    """The tested commit; empty outside of a clone or without git."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
@@ -45,7 +45,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_configure() -> None:
-    gc.disable()  # a million objects are made until the tests are collected, and all of them stay
+    gc.disable()  # collecting tests makes a million objects, and all of them stay
 
 
 def pytest_collection_finish() -> None:
@@ -53,11 +53,11 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Draws N cases of each test, or as many as its marker `sampled` says; all where it is `whole`.
+    """Draws N cases of each test, or as many as its marker `sampled` says; all of a `whole` one.
 
-    Of tests that take `long`, or start processes, a quarter are run, of one case each; where N is
-    1, a half of the others. What a failure names is the case itself. A test that the command line
-    names is run as it says.
+    Of tests that take `long`, or start processes, a quarter run, with one case each; if N is 1,
+    half of the others run. A failure names its case. A test that the command line names runs as
+    requested.
     """
     everywhere = config.getoption("--sample")
     if everywhere == 0 or any("::" in argument for argument in config.args):
@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         drawn |= {item.nodeid for item in chosen}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in drawn])
     items[:] = [item for item in items if item.nodeid in drawn]
-    # The longest first: while the last one runs, other workers would have nothing left.
+    # The longest come first: otherwise other workers would wait for the last one.
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 
@@ -97,20 +97,22 @@ def _is_long(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def nodes() -> None:
-    """Calls are recorded in C++, but where a test says otherwise by this variable."""
+    """Makes C++ nodes record calls, unless a test disables them by this variable."""
     if os.environ.get("BRIDGE_TEST_NODES") != "0":
-        # Here: with a fault planted in it, it cannot be imported.
+        # Imported here: with a fault planted in it, it cannot be imported.
         from bridge.generated import CompileError
         from bridge.torch._adapter import nodes
 
-        with contextlib.suppress(CompileError):  # tests/torch/test_nodes.py tells
+        with contextlib.suppress(CompileError):  # tests/torch/test_nodes.py reports it
             nodes.load()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def frozen() -> None:
-    """What other files have left is not looked through by each collection of a test: with what the
-    frameworks keep of programs, that takes seconds."""
+    """Excludes objects of other files from garbage collections.
+
+    With the frameworks' caches of programs, a collection would take seconds.
+    """
     gc.collect()
     gc.freeze()
 
@@ -122,5 +124,5 @@ def framework(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """A generator whose seed is the test's name: the same numbers on every run, others per test."""
+    """A generator seeded by the test's name: equal numbers in every run, others per test."""
     return np.random.default_rng(list(request.node.name.encode()))

@@ -1,6 +1,6 @@
-"""One face for both frameworks, so that a promise is written once and tested twice.
+"""One interface for both frameworks, so that a promise is written once and tested twice.
 
-Arrays go in and come out as NumPy (16-bit floats as ml_dtypes' bfloat16 and NumPy's float16).
+Arguments and results are NumPy arrays (16-bit floats as ml_dtypes' bfloat16 and NumPy's float16).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 FORMS = ("tanh", "none", "sigmoid")
 
-# Unit in the last place of 1.0, and the integers that bits are compared as.
+# The unit in the last place of 1.0, and the integer types for comparing bits.
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 BITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -26,7 +26,7 @@ def numpy_dtype(name: str) -> Any:
 
 
 def bits(array: Any) -> Any:
-    """The array's bits as unsigned integers."""
+    """Returns the array's bits as unsigned integers."""
     array = np.ascontiguousarray(array)
     return array.view(BITS[array.dtype.itemsize])
 
@@ -36,10 +36,10 @@ class Everything:
     """The results of `everything`.
 
     Attributes:
-      value: of the function, from reverse mode.
-      again: the same from forward mode.
-      gradients: of ⟨cotangent, value⟩ towards each argument.
-      tangent: of the value, along the tangents.
+      value: the value of the function, from reverse mode.
+      again: the value from forward mode.
+      gradients: gradients of ⟨cotangent, value⟩ towards each argument.
+      tangent: the tangent of the value, along the tangents.
       second: gradients of Σᵢ ⟨directionᵢ, gradientᵢ⟩ towards each argument, then the cotangent.
     """
 
@@ -57,13 +57,13 @@ class Torch:
     name = "torch"
 
     def array(self, value: Any) -> Any:
-        """A tensor in the array's own memory, strides and all; a tensor is passed through."""
+        """Returns a tensor on the array's own memory, with its strides; a tensor is unchanged."""
         import torch
 
         if isinstance(value, torch.Tensor):
             return value
         value = np.asarray(value)
-        if not value.flags.writeable:  # expanded, with strides of zero
+        if not value.flags.writeable:  # an expanded array, with strides of zero
             once = tuple(slice(1 if step == 0 else None) for step in value.strides)
             return self.array(value[once].copy()).expand(value.shape)
         if value.dtype == ml_dtypes.bfloat16:
@@ -88,7 +88,7 @@ class Torch:
         return bridge.torch
 
     def vjp(self, function: Callable[..., Any], arguments: Any, cotangent: Any) -> list[Any]:
-        """Values and gradients: [value, *gradients], by the framework's own reverse mode."""
+        """Returns [value, *gradients], by the framework's own reverse mode."""
         import torch
 
         leaves = self._leaves(arguments)
@@ -107,15 +107,14 @@ class Torch:
     def grad_of_vjp(
         self, function: Callable[..., Any], arguments: Any, cotangent: Any, directions: Any
     ) -> list[Any]:
-        """Gradients of Σᵢ ⟨directionᵢ, gradientᵢ⟩ towards the arguments and the cotangent."""
+        """Returns gradients of Σᵢ ⟨directionᵢ, gradientᵢ⟩ towards arguments and cotangent."""
         import torch
 
         leaves = self._leaves((*arguments, cotangent))
         value = function(*leaves[:-1])
         first = torch.autograd.grad(value, leaves[:-1], leaves[-1], create_graph=True)
         directions = tuple(map(self.array, directions))
-        # What is linear has zeros for second derivatives, of which autograd says that they are not
-        # there.
+        # A linear function has zero second derivatives, which autograd reports as missing.
         second = torch.autograd.grad(
             first, leaves, directions, allow_unused=True, materialize_grads=True
         )
@@ -129,7 +128,7 @@ class Torch:
         tangents: Any,
         directions: Any,
     ) -> Everything:
-        """Value and derivatives to the second order of one function at one place."""
+        """Returns value and derivatives to the second order of one function at one point."""
         value, *gradients = self.vjp(function, arguments, cotangent)
         again, tangent = self.jvp(function, arguments, tangents)
         second = self.grad_of_vjp(function, arguments, cotangent, directions)
@@ -143,7 +142,7 @@ class Jax:
     name = "jax"
 
     def array(self, value: Any) -> Any:
-        """An array of the same values; an array of JAX is passed through."""
+        """Returns an array of the same values; an array of JAX is unchanged."""
         import jax
 
         with jax.enable_x64(True):
@@ -178,7 +177,7 @@ class Jax:
         tangents: Any,
         directions: Any,
     ) -> Everything:
-        """In one program, as a training step is."""
+        """Computes all in one program, like a training step."""
 
         def run(arguments: Any, cotangent: Any, tangents: Any, directions: Any) -> Any:
             value, *gradients = _vjp(function, arguments, cotangent)
@@ -192,7 +191,7 @@ class Jax:
         return Everything(value, again, rest[:count], rest[count], rest[count + 1 :])
 
     def _run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Under jit and with float64, as a user of float64 would."""
+        """Runs under jit and with float64, like a user of float64."""
         import jax
 
         with jax.enable_x64(True):

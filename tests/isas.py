@@ -1,4 +1,4 @@
-"""The instruction sets that kernels are compiled for and this processor has, strongest first."""
+"""The compiled instruction sets that this processor has, strongest first."""
 
 from __future__ import annotations
 

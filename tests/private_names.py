@@ -1,4 +1,4 @@
-"""Finds the places where a source uses a private name of a framework."""
+"""Finds uses of a framework's private names in a source."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 FRAMEWORKS = ("equinox", "flax", "jax", "jaxlib", "numpy", "torch")
 _PATH = re.compile(rf"({'|'.join(FRAMEWORKS)})(\.\w+)*")
-# Of Python itself, which documents them.
+# Names of Python itself, which are documented.
 _PYTHONS = {"_asdict", "_fields", "_getframe", "_make", "_replace"}
 
 
@@ -21,7 +21,7 @@ def has_private_part(path: str) -> bool:
 
 
 def defined_in(trees: Iterable[ast.AST]) -> set[str]:
-    """Names that these sources give to something of their own."""
+    """Returns names that these sources define themselves."""
     names: set[str] = set()
     for tree in trees:
         for node in ast.walk(tree):
@@ -39,11 +39,11 @@ def defined_in(trees: Iterable[ast.AST]) -> set[str]:
 
 
 def private_names(tree: ast.AST, own: set[str], listed: set[str]) -> Iterator[tuple[int, str]]:
-    """(line, name) of each use of a private name of a framework.
+    """Yields (line, name) for each use of a private name of a framework.
 
     Args:
-      tree: of the source.
-      own: names that are the sources' own.
+      tree: the syntax tree of the source.
+      own: names that the sources define themselves.
       listed: attributes that may be read anywhere.
     """
     roots: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The Python functions that a call goes through: its cost, counted instead of timed."""
+"""The Python functions that a call enters: its cost, counted instead of timed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Called:
-    """A function that was entered; `file` is "" for one that is not written in Python."""
+    """A function that was entered; `file` is "" if it is not written in Python."""
 
     file: str
     name: str
 
 
 def calls_of(run: Callable[[], Any]) -> list[Called]:
-    """The functions that `run` enters on this thread, itself left out.
+    """Returns the functions that `run` enters on this thread, without `run` itself.
 
-    Of those that are not written in Python only builtin functions and methods are seen.
+    Among functions that are not written in Python, only builtin functions and methods are seen.
     """
     found: list[Called] = []
 

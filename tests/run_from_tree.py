@@ -1,16 +1,16 @@
-"""pytest on the package that lies in the current folder, whatever is installed."""
+"""Runs pytest on the package in the current folder, whatever is installed."""
 
 import os
 import sys
 
 import pytest
 
-# Processes that tests start do the same.
+# Processes started by tests do the same.
 FROM_TREE = "BRIDGE_TESTS_FROM_TREE"
 
 
 def forget_installed_package() -> None:
-    """An editable install answers for `bridge` before the path is searched."""
+    """Removes an editable install, which would resolve `bridge` before the path is searched."""
     sys.meta_path = [f for f in sys.meta_path if "ScikitBuildRedirecting" not in type(f).__name__]
 
 
@@ -19,5 +19,5 @@ if __name__ == "__main__":
     forget_installed_package()
     sys.exit(pytest.main(sys.argv[1:]))
 
-if __name__ == "__mp_main__":  # in a process that multiprocessing has started
+if __name__ == "__mp_main__":  # in a process started by multiprocessing
     forget_installed_package()

@@ -1,4 +1,4 @@
-"""The public functions in the forms that docs/sharding.md lists, to be split over devices."""
+"""The public functions in the forms of docs/sharding.md, to be split over devices."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PARTS = 2  # devices that share the rows, or the columns
 
 @dataclass(frozen=True)
 class Form:
-    """A public function, and its operands by how they lie.
+    """A public function, and the kinds of its operands.
 
     Attributes:
-      function: takes `bridge.torch` or `bridge.jax`, and the operands.
+      function: a function of `bridge.torch` or `bridge.jax`, and the operands.
       operands: a word for each of them, see `SHAPES`.
     """
 
@@ -35,18 +35,18 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "packed row": (2 * COLUMNS,),
     "number a row": ROWS,
     "label": ROWS,
-    "angles": _HALF,  # constants: nobody asks for their gradient
+    "angles": _HALF,  # constants without a gradient here
     "angles that learn": _HALF,
     "mask": (1, ROWS[-1], COLUMNS),
     "sink": (1,),
     "hidden": (*ROWS, 32),
-    "vocabulary": (COLUMNS, 32),  # a logit of each row is a column
+    "vocabulary": (COLUMNS, 32),  # each row gives one logit column
 }
 CONSTANTS = ("label", "angles", "mask")
 
 
 def split_dim(operand: str, dim: int) -> int | None:
-    """The dimension of an operand that is split where dimension 0, or the last of x is; or None."""
+    """Returns the split dimension of an operand, or None, if dimension `dim` of x is split."""
     shape = SHAPES[operand]
     if dim == 0:
         return 0 if shape[:2] == ROWS else None
@@ -125,7 +125,7 @@ class Listed:
 
 
 def listed() -> dict[tuple[str, str], Listed]:
-    """The table by form and split dimension, "rows" or "columns"."""
+    """Returns the table by form and split dimension, "rows" or "columns"."""
     page = (Path(__file__).parents[1] / "docs" / "sharding.md").read_text()
     table = page.split("<!-- collectives -->")[1].split("<!-- end of collectives -->")[0]
     lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines()]
@@ -137,7 +137,7 @@ def listed() -> dict[tuple[str, str], Listed]:
 
 
 def transfers(cell: str) -> dict[str, list[int]]:
-    """By collective: the amounts that a cell for JAX names, none where it names no amount."""
+    """Returns for each collective the amounts in a cell for JAX; empty if it names none."""
     if cell == "–":
         return {}
     found = re.findall(
@@ -148,7 +148,7 @@ def transfers(cell: str) -> dict[str, list[int]]:
 
 
 def counts(cell: str) -> dict[str, int]:
-    """By collective: how many a cell for DTensor names."""
+    """Returns the count of each collective in a cell for DTensor."""
     found = re.findall(r"(\d+) (all-gather|all-to-all|all-reduce)", cell)
     assert (", ".join(f"{count} {name}" for count, name in found) or "–") == cell
     return {name: int(count) for count, name in found}

@@ -38,7 +38,7 @@ CASES: tuple[Case, ...] = (
 
 
 def special(rng: np.random.Generator, array: Any) -> None:
-    """Puts a few special numbers among the ordinary ones."""
+    """Replaces a few ordinary numbers by special ones."""
     values = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 1e-310, -5.9e-8, 1e-7, -0.7518]
     flat = array.reshape(-1)
     places = rng.choice(flat.size, size=min(flat.size // 8, len(values)), replace=False)
@@ -54,7 +54,7 @@ def draw(rng: np.random.Generator, case: Case, *dtypes: str) -> Inputs:
 
 
 def everything(framework: Any, case: Case, inputs: Inputs) -> list[Any]:
-    """Value, all gradients, a tangent, and all second-order gradients."""
+    """Returns value, all gradients, a tangent, and all second-order gradients."""
     return framework.everything(
         case.function(framework),
         inputs.arguments,
@@ -133,7 +133,7 @@ def test_instruction_sets_and_threads(rng: Any, default_isa: None, case: Case, d
 
 
 def vjp_with_denormals_flushed(framework: Any, function: Any, x: Any, g: Any) -> list[Any]:
-    """XLA's threads flush denormals to zero, and torch's can; the kernels set their own mode."""
+    """Runs with denormals flushed, as on XLA's threads; the kernels set their own mode."""
     import torch
 
     flushed = torch.set_flush_denormal(True)
@@ -162,7 +162,7 @@ def test_denormals_of_dropout(framework: Any) -> None:
 
 @pytest.mark.parametrize("columns", [2, 40])
 def test_denormals_of_softmax(framework: Any, columns: int) -> None:
-    """Next to one large element: y is (1, tiny), and dx is tiny where g has its only 1."""
+    """Beside one large element y is (1, tiny), and dx is tiny where g has its only 1."""
     x, g = np.full((columns, columns), -90.0, np.float32), np.eye(columns, dtype=np.float32)
     x[:, 0] = 0.0
     value, dx = vjp_with_denormals_flushed(framework, framework.ops.scaled_softmax, x, g)
@@ -174,7 +174,7 @@ def test_denormals_of_softmax(framework: Any, columns: int) -> None:
 @pytest.mark.parametrize("pieces", [2, 3, 7])
 @pytest.mark.parametrize("op", ["bias_gelu", "softmax", "short softmax"])
 def test_split_batch(framework: Any, rng: Any, op: str, pieces: int) -> None:
-    """Row for row, a batch in pieces is the whole batch."""
+    """A batch in pieces equals the whole batch, row by row."""
     columns = 13 if op == "short softmax" else 50
     case = BiasGelu((97, columns)) if op == "bias_gelu" else Softmax((97, columns), scale=0.7)
     inputs = draw(rng, case, "float32")
@@ -190,7 +190,7 @@ def test_split_batch(framework: Any, rng: Any, op: str, pieces: int) -> None:
 
 
 def halve(parts: list[Any]) -> Any:
-    """A binary tree over `parts`; one without a partner moves up unchanged."""
+    """Returns the sum by a binary tree over `parts`; an element without a partner moves up."""
     while len(parts) > 1:
         pairs = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)]
         parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
@@ -198,7 +198,7 @@ def halve(parts: list[Any]) -> Any:
 
 
 def column_tree(rows: Any) -> Any:
-    """Column sums in the order that docs/numerics.md fixes, written without any of its code."""
+    """Returns column sums in the order of docs/numerics.md, written independently of the code."""
     rows = np.asarray(rows)
     chunks = []
     for chunk in range(0, len(rows), 128):
@@ -213,7 +213,7 @@ def column_tree(rows: Any) -> Any:
 
 
 def row_tree(row: Any) -> Any:
-    """The sum of a row in the order that docs/numerics.md fixes, written without its code."""
+    """Returns the sum of a row in the order of docs/numerics.md, written independently."""
     chunks = []
     for chunk in range(0, len(row), 1024):
         rows = np.full((32, 32), -0.0, row.dtype)

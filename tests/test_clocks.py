@@ -1,4 +1,4 @@
-"""The suite holds no clock: what a test asserts is counted, and times are measured by `bench`."""
+"""The suite reads no clock: tests count work, and `bench` measures times."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CLOCKS = {
     "os": "times",
     "resource": "getrusage",
 }
-# Of whatever object: torch's CUDA events, and a module under another name.
+# Methods of any object: torch's CUDA events, and a module under another name.
 METHODS = re.compile(rf"elapsed_time|{CLOCKS['time']}".replace("(time|", "("))
 WRITTEN = re.compile(
     "|".join(rf"\b{module}\.(?:{names})\b" for module, names in CLOCKS.items())
     + rf"|\bfrom time import .*\b(?:{CLOCKS['time']})\b|\bimport (?:timeit|cProfile)\b"
 )
 
-# What may ask for the time, and why. None of them asserts on it.
+# Files that may read the time, with the reason. None of them asserts on it.
 ALLOWED = {
     "distributed/processes.py": "gives up a rank that does not answer, so that no test hangs",
     "lang/test_tracing.py": "declares an op while a profiler runs, and reads none of its times",
@@ -38,7 +38,7 @@ def is_clock(module: str, name: str) -> bool:
 
 
 def clocks_in(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that read a clock, scripts that are written as strings included."""
+    """Yields lines that read a clock, also in scripts that are written as strings."""
     for node in ast.walk(ast.parse(text)):
         found = []
         if isinstance(node, ast.ImportFrom):

@@ -1,4 +1,4 @@
-"""The C++ sources stand in layers, and none includes what stands above it."""
+"""The C++ sources form layers, and none includes a higher layer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 CPP = Path(__file__).resolve().parent.parent / "cpp"
-# From the bottom up. The layers of one line do not see each other.
+# From bottom to top. The layers on one line do not include each other.
 LAYERS = (
     ("include",),
     ("math",),
@@ -19,7 +19,7 @@ LAYERS = (
     ("border",),
 )
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
-# The emulator of tests/simt stands in for the intrinsics of CUDA behind the same interface.
+# The emulator of tests/simt replaces CUDA's intrinsics behind the same interface.
 STANDS_IN = {("cuda/simt.h", "simt_emulator.h")}
 SOURCES = sorted(
     path.relative_to(CPP).as_posix()
@@ -29,12 +29,12 @@ SOURCES = sorted(
 
 
 def includes(text: str) -> list[str]:
-    """The includes of a source in quotes: files of this project, written from cpp/."""
+    """Returns the quoted includes of a source: files of this project, relative to cpp/."""
     return re.findall(r'^\s*#\s*include\s*"([^"]+)"', text, re.MULTILINE)
 
 
 def misplaced(source: str, text: str) -> list[str]:
-    """The includes of a source that no layer allows, or that name no file from cpp/ on."""
+    """Returns the includes of a source that no layer allows, or that name no file in cpp/."""
     layer = source.partition("/")[0]
     wrong = []
     for include in includes(text):

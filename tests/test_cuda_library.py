@@ -1,5 +1,7 @@
-"""What the native module asks of the CUDA library, when and on which stream: of a library that
-keeps book instead of computing, so that it is tested where there is no GPU."""
+"""The native module's calls of the CUDA library: their time, stream and arguments.
+
+A stand-in for the library records calls instead of computing, so that no GPU is needed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tests.jax import subprocess_run
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 
-# Two devices, of which those below IN_USE have a context.
+# Two devices; those below IN_USE have a context.
 LIBRARY = r"""
 #include <cstdint>
 #include <cstdio>
@@ -56,7 +58,7 @@ OP(softmax) OP(softmax_derivative) OP(program)
 }
 """
 
-# Memory of the host that says it lies on a GPU: nothing reads it.
+# Host memory that claims to be on a GPU: nothing reads it.
 PRELUDE = """
 import ctypes, os, sys
 import numpy as np
@@ -131,7 +133,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(library: Path, code: str) -> None:
-    """Runs code in a process of its own: a library is opened once."""
+    """Runs code in a separate process, because a library is opened once per process."""
     subprocess_run.run(PRELUDE.format(library=str(library)) + textwrap.dedent(code))
 
 
@@ -199,7 +201,7 @@ def test_importing_the_torch_adapter_loads_where_cuda_has_started(library: Path)
 
 
 def test_kernels_of_the_build_are_added_to_devices_in_use(library: Path) -> None:
-    """All of them before the first program is called there, or a collective."""
+    """All of them are added before the first call of a program or a collective."""
     run(
         library,
         """
@@ -240,7 +242,7 @@ def test_kernels_of_the_build_are_left_where_nothing_is_to_be_compiled(library: 
 
 @pytest.mark.long
 def test_xla_loads_them_when_it_compiles(library: Path) -> None:
-    """The stages of CUDA's handlers, on the CPU: only the last differs there."""
+    """The stages of CUDA's handlers run on the CPU: only the last one differs there."""
     run(
         library,
         """

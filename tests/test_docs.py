@@ -1,4 +1,4 @@
-"""The code in the README and in docs runs as it is printed."""
+"""The code in the README and in the docs runs as printed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def code_of(page: Path) -> str:
     return "\n".join(PYTHON.findall(page.read_text()))
 
 
-# The frameworks are imported once, with what torch.compile imports: that takes longer than most
-# pages. Each page runs in a child of that process, in which neither has started yet and nothing of
-# bridge is imported.
+# The frameworks are imported once, with the imports of torch.compile, which take longer than most
+# pages. Each page runs in a forked child of that process, before either framework has started and
+# without any import of bridge.
 RUN = """
 import os, runpy, sys
 import jax, torch, torch._dynamo
@@ -47,12 +47,12 @@ if failed:
 @pytest.mark.whole
 @pytest.mark.parametrize("part", range(3))
 def test_code_runs(part: int, tmp_path: Path) -> None:
-    """All blocks of a page, one after another, with warnings as errors, to the process's end."""
+    """All blocks of a page run in turn, with warnings as errors, until the process ends."""
     scripts = []
     for page in [p for p in PAGES if code_of(p)][part::3]:
         scripts.append(tmp_path / (str(page.relative_to(ROOT)).replace("/", "_") + ".py"))
         scripts[-1].write_text(code_of(page))
-    # torch.func.jvp compiles torch's own decompositions with what torch deprecates.
+    # torch.func.jvp compiles torch's own decompositions with deprecated features.
     command = [sys.executable, "-W", "error", "-W", "ignore:::torch.jit._script", "-c", RUN]
     result = subprocess.run(
         [*command, *scripts], capture_output=True, text=True, cwd=tmp_path, timeout=600
@@ -90,7 +90,7 @@ def test_figures_are_those_of_the_files() -> None:
 
 
 def test_an_op_takes_few_lines() -> None:
-    """Outside its kernel and its definition, as docs/architecture.md says."""
+    """The limit excludes kernels and definitions, as docs/architecture.md says."""
     command = [sys.executable, str(ROOT / "scripts" / "count_adapter_lines.py")]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stdout

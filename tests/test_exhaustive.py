@@ -1,4 +1,4 @@
-"""scripts/exhaustive.py goes on after a failure, and says in the end what failed."""
+"""scripts/exhaustive.py continues after a failure, and reports the failures at the end."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_all_that_pass_give_status_0(tmp_path: Path) -> None:
 
 
 def test_it_can_be_ended(tmp_path: Path) -> None:
-    """Ctrl-C while a part runs: the part is ended too, and no other begins."""
+    """After Ctrl-C during a part, the part is ended too, and no other begins."""
     code = (
         "import sys; from pathlib import Path; from scripts.exhaustive import Part, run\n"
         "wait = 'import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(600)'\n"

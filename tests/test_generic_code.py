@@ -1,4 +1,4 @@
-"""Code for any op knows no op: it asks an op's definition for roles and properties."""
+"""Code for any op names no op: it asks an op's definition for roles and properties."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GENERIC = (
     "bridge/ops/parts.py",
     "bridge/ops/splitting.py",
 )
-# Ops, what they are made of, and the classes that are named after them.
+# Ops, their building blocks, and the classes named after them.
 WORDS = re.compile("|".join({*OPS, "dropout", "gelu", "softmax", "biasgelu", "biasdropout"}), re.I)
 
 
@@ -32,7 +32,7 @@ def files() -> list[Path]:
 
 
 def named_ops(source: str) -> Iterator[tuple[int, str]]:
-    """(line, word) of names and strings that name an op; comments and docstrings may."""
+    """Yields (line, word) for names and strings that name an op; comments and docstrings may."""
     tree = ast.parse(source)
     docstrings = {
         id(node.value)

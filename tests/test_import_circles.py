@@ -1,4 +1,4 @@
-"""No file imports, at any time and for any purpose, what imports that file."""
+"""No two files import each other, even indirectly, lazily or for type checkers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def module_of(file: Path, root: Path) -> str:
 
 
 def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str, str]]:
-    """(module, name) of every import, lazy ones and those for type checkers too; name may be ""."""
+    """Yields (module, name) of every import, also lazy ones and those for type checkers."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)
@@ -28,10 +28,11 @@ def imported(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[str
 
 
 def edges_of(root: Path, packages: Sequence[str]) -> dict[str, set[str]]:
-    """For each module of the packages the modules that it imports.
+    """Returns for each module of the packages the modules that it imports.
 
-    What is imported from a package is its module of that name, or else the package's `__init__`,
-    which has the name. That Python runs the `__init__` of every package on the way does not count.
+    An import of a name from a package counts as the module of that name, or else as the package's
+    `__init__`, which has the name. Python also runs the `__init__` of every parent package; this
+    does not count.
     """
     files = {
         module_of(file, root): file for name in packages for file in (root / name).rglob("*.py")
@@ -42,7 +43,7 @@ def edges_of(root: Path, packages: Sequence[str]) -> dict[str, set[str]]:
         edges[module] = set()
         for source, name in imported(tree, module, file.name == "__init__.py"):
             target = f"{source}.{name}" if f"{source}.{name}" in files else source
-            # What has a stub is compiled: it is none of these files, and imports none of them.
+            # A module with a stub is compiled: it is none of these files, and imports none of them.
             is_compiled = root.joinpath(*source.split("."), f"{name}.pyi").exists()
             if target in files and target != module and not is_compiled:
                 edges[module].add(target)
@@ -50,7 +51,7 @@ def edges_of(root: Path, packages: Sequence[str]) -> dict[str, set[str]]:
 
 
 def circles(edges: dict[str, set[str]]) -> list[list[str]]:
-    """The sets of modules that reach each other (Tarjan's strongly connected components)."""
+    """Returns sets of modules that reach each other (Tarjan's strongly connected components)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

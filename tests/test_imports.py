@@ -1,4 +1,4 @@
-"""Importing loads no more than was asked for."""
+"""An import loads no more than necessary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native module's own door: any layout, or an error that says why; held against float64."""
+"""The native module's own interface: any layout, or an error with the reason; against float64."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check(op: Any, operands: Any, params: Any, out: Any = None, tolerance: float
 
 
 def layout(rng: Any, array: Any, columns: bool = True) -> Any:
-    """The same values in memory some other way; adjacent columns stay adjacent if `columns`."""
+    """Returns the same values in another memory layout; `columns` keeps columns adjacent."""
     leading = array.ndim - columns
     order = rng.permutation(leading) if leading > 0 else []
     axes = [*(int(i) for i in order), *range(leading, array.ndim)]
@@ -126,7 +126,7 @@ def test_softmax_derivative_of_any_rank(rng: Any, rank: int) -> None:
 
 @pytest.mark.parametrize("causal", [0, 1])
 def test_more_dimensions_than_the_kernels_walk(rng: Any, causal: int) -> None:
-    """Every second dimension of the mask broadcasts: none of them can be walked as one."""
+    """Every second dimension of the mask broadcasts, so that no two can be merged."""
     shape = (2,) * 12 + (3,)
     x = draw(rng, shape)
     for first in (0, 1):
@@ -142,7 +142,7 @@ def test_more_dimensions_than_the_kernels_walk(rng: Any, causal: int) -> None:
 
 
 def test_columns_that_lie_apart_are_named(rng: Any) -> None:
-    """A copy of that operand's own shape mends it, and nothing has been written."""
+    """A contiguous copy of that operand fixes it, and nothing has been written."""
     shape, params = (2, 3, 4), SoftmaxParams(1.0, 0, "float32")
     x, out = draw(rng, shape), np.full(shape, 7, np.float32)
     apart = draw(rng, (2, 3, 8))[..., ::2]
@@ -173,7 +173,7 @@ def test_no_elements(rng: Any) -> None:
 
 
 def dropout(dtype: str, offset: bool = False, **fields: int) -> ProgramParams:
-    """The call of x, bias, residual and seed with p = 0.5."""
+    """Returns the parameters for x, bias, residual and seed with p = 0.5."""
     present = (True, True, True, True, offset)
     arithmetic = "float64" if dtype == "float64" else "float32"
     code = traced(bias_dropout_add.declaration, present, 0.5).code
@@ -183,7 +183,7 @@ def dropout(dtype: str, offset: bool = False, **fields: int) -> ProgramParams:
 @pytest.mark.parametrize("batch_ndim", [0, 1, 2])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_draws_of_batches(rng: Any, dtype: str, batch_ndim: int) -> None:
-    """Each batch has integers of its own, as numbers or as pairs of words."""
+    """Each batch has its own integers, as numbers or as pairs of words."""
     shape = (2, 3, 4, 5)
     batch, tolerance = shape[:batch_ndim], 2e-2 if dtype == "float16" else 1e-6
     x, residual = layout_of_pair(rng, shape, dtype), layout_of_pair(rng, shape, dtype)
@@ -210,7 +210,7 @@ def test_draws_of_batches(rng: Any, dtype: str, batch_ndim: int) -> None:
         again = np.full(shape, 7, dtype)
         assert outcome(PROGRAM, (x, bias, residual, *pairs), (again,), params) == -1
         assert y.tobytes() == again.tobytes()
-    # One seed for every batch: a stride of zero.
+    # One seed for all batches: a stride of zero.
     one, params = np.array(3), dropout(dtype, batch_ndim=batch_ndim)
     results = [np.full(shape, 7, dtype) for _ in range(2)]
     for seed, y in zip((np.broadcast_to(one, batch), np.full(batch, 3)), results, strict=True):
@@ -219,7 +219,7 @@ def test_draws_of_batches(rng: Any, dtype: str, batch_ndim: int) -> None:
 
 
 def layout_of_pair(rng: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """Rows that lie apart, batches side by side."""
+    """Returns rows with gaps between them, and batches side by side."""
     return draw(rng, (*shape[:-1], shape[-1] + 3), dtype)[..., 1:-2]
 
 

@@ -1,4 +1,4 @@
-"""Arguments that are one number each are refused in the same words by both frameworks."""
+"""Arguments that are single numbers are refused with the same message in both frameworks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def softmax(framework: Any, scale: Any) -> Any:
 
 @pytest.mark.parametrize(("value", "found"), REFUSED, ids=[found for _, found in REFUSED])
 def test_what_is_no_number(framework: Any, value: Any, found: str) -> None:
-    for _ in range(2):  # the second time too, when something might have been remembered
+    for _ in range(2):  # the second time too, with filled caches
         with pytest.raises(TypeError) as raised:
             dropped(framework, value)
         assert str(raised.value) == f"bias_dropout_add: p has {found}, expected a number"

@@ -16,7 +16,7 @@ P, SEED = 0.3, 5
 
 
 def derivatives(framework: Any, function: Callable[..., Any], x: Any, count: int) -> list[Any]:
-    """Derivatives of order 1 to `count` of a function of each element alone, or of a line."""
+    """Returns derivatives of order 1 to `count` of an elementwise function, or along a line."""
     if framework.name == "torch":
         import torch
 
@@ -48,7 +48,7 @@ def test_bias_gelu_has_no_last_one(framework: Any, form: str, rng: np.random.Gen
 
 
 def test_softmax_has_no_last_one(framework: Any, rng: np.random.Generator) -> None:
-    """Along a line: the sums of powers that they are in closed form, by Taylor's coefficients."""
+    """Derivatives along a line equal the closed form, from Taylor coefficients of power sums."""
     x, t, weights = rng.standard_normal((3, 4))
 
     def line(s: Any) -> Any:

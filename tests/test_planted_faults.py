@@ -1,4 +1,4 @@
-"""Every fault of scripts/planted_faults.py still has its place, and a test that can see it."""
+"""Every fault of scripts/planted_faults.py still has its place, and a test that can detect it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def faults() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its dataclass looks for itself
+    sys.modules[spec.name] = module  # its dataclass looks up its module here
     spec.loader.exec_module(module)
     return module.FAULTS
 

@@ -1,4 +1,4 @@
-"""Private names of each framework stand in one file, and the package works without them."""
+"""Private names of each framework are in one file, and the package works without them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.private_names import defined_in, private_names
 ROOT = Path(__file__).resolve().parent.parent
 PRIVATE = ROOT / "bridge" / "_private"
 FRAMEWORKS = ("torch", "jax")
-# It must ask whether JAX is running without importing it, in a process that was just forked.
+# It must ask if JAX is running without importing it, in a process that was just forked.
 KNOWN = {("bridge/_fork.py", "jax._src.xla_bridge")}
 
 
@@ -29,7 +29,7 @@ def sources() -> dict[Path, ast.AST]:
 
 @functools.cache
 def listed() -> set[str]:
-    """Private attributes that may be read outside of the two files."""
+    """Returns private attributes that may be read outside of the two files."""
     modules = [importlib.import_module(f"bridge._private.{name}") for name in FRAMEWORKS]
     paths = {entry.path for module in modules for entry in module.names.entries}
     return {path for path in paths if "." not in path}

@@ -1,4 +1,4 @@
-"""The sample of cases of a run (conftest.py)."""
+"""The sampling of test cases in a run (conftest.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests import conftest
 def drawn(
     sample: int | None, commit: str, arguments: tuple[str, ...] = ("tests",), whole: bool = False
 ) -> list[str]:
-    """The sampled cases of a small test of 3 cases and of a sampled one of 50."""
+    """Returns the sampled cases of a small test of 3 cases and of a `sampled` one of 50."""
 
     def item(name: str, marker: Any) -> Any:
         return SimpleNamespace(nodeid=f"tests/a.py::{name}", get_closest_marker=marker.get)
@@ -41,7 +41,7 @@ def test_a_grid_is_sampled_and_nothing_else() -> None:
     assert len(cases) == 3 + 5
     assert len(drawn(2, "abc")) == 2 + 2
     assert len(drawn(2, "abc", whole=True)) == 3 + 2
-    assert len(drawn(1, "abc", whole=True)) == 1  # of one of both
+    assert len(drawn(1, "abc", whole=True)) == 1  # one case of one of the two
 
 
 def test_all_in_make_exhaustive_and_where_a_test_is_named() -> None:

@@ -1,4 +1,4 @@
-"""docs/settings.md has every environment variable and every option of the build, and no other."""
+"""docs/settings.md has every environment variable and every build option, and no other."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _OF_MAKE = {"MAKE", "CURDIR"}
 
 
 class Unknown(Exception):
-    """A place that reads a variable whose name is not found."""
+    """An expression reads a variable whose name cannot be found."""
 
 
 def constants_of(tree: ast.Module) -> dict[str, list[str]]:
-    """The texts in constants of a module, and the start of a variable's f-string, by name."""
+    """Returns texts in a module's constants, and starts of f-strings for variables, by name."""
     found: dict[str, list[str]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -42,7 +42,7 @@ def constants_of(tree: ast.Module) -> dict[str, list[str]]:
                 parts = value.elts if isinstance(value, ast.Tuple) else [value]
                 texts = [p.value for p in parts if isinstance(p, ast.Constant)]
             found[node.targets[0].id] = [text for text in texts if isinstance(text, str)]
-    for node in ast.walk(tree):  # a loop over a constant, whose name has capital letters
+    for node in ast.walk(tree):  # loops over a constant, whose name is in capital letters
         match node:
             case ast.For(target, ast.Name(id=name)) | ast.comprehension(target, ast.Name(id=name)):
                 if name.isupper() and isinstance(target, ast.Name):
@@ -55,7 +55,7 @@ def is_environment(node: ast.AST | None) -> bool:
 
 
 def keys_in(tree: ast.Module) -> Iterator[ast.expr]:
-    """The expressions that name a variable."""
+    """Yields the expressions that name a variable."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and is_environment(node.value):
             yield node.slice
@@ -69,10 +69,10 @@ def keys_in(tree: ast.Module) -> Iterator[ast.expr]:
 
 
 def in_python(source: str) -> set[str]:
-    """The environment variables of a Python source.
+    """Returns the environment variables of a Python source.
 
     Raises:
-      Unknown: for an expression whose value is not found.
+      Unknown: for an expression whose value cannot be found.
     """
     tree = ast.parse(source)
     constants, found = constants_of(tree), set()
@@ -87,7 +87,7 @@ def in_python(source: str) -> set[str]:
 
 
 def in_cmake(text: str) -> set[str]:
-    """Options, and variables of this project that are asked for and set nowhere."""
+    """Returns options, and variables of this project that are read but set nowhere."""
     text = re.sub(r"#.*", "", text)
     options = {name for pair in _OPTION.findall(text) for name in pair if name}
     asked = {*_OWN_OPTION.findall(text)} - {*_SET.findall(text)}
@@ -107,7 +107,7 @@ def files(*folders: str, suffixes: tuple[str, ...]) -> list[Path]:
 
 @functools.cache
 def in_source() -> dict[str, str]:
-    """Every variable and option, with one of the files that read it."""
+    """Returns every variable and option, with one of the files that read it."""
     found: dict[str, str] = {}
 
     def note(path: Path, names: set[str]) -> None:
@@ -121,7 +121,7 @@ def in_source() -> dict[str, str]:
         note(path, {*_SHELL.findall(path.read_text())})
     lists = [ROOT / "CMakeLists.txt", *(ROOT / "cpp").rglob("CMakeLists.txt")]
     lists += files("cmake", "cpp", suffixes=(".cmake",))
-    # A variable may be set in one file and asked for in another.
+    # A variable may be set in one file and read in another.
     note(lists[0], in_cmake("\n".join(path.read_text() for path in lists)))
     note(ROOT / "Makefile", in_make((ROOT / "Makefile").read_text()))
     return found

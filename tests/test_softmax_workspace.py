@@ -1,4 +1,4 @@
-"""The workspace planned for softmax on CUDA is never smaller than what the library asks for."""
+"""The workspace planned for softmax on CUDA is at least as large as the library needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def itemsize(dtype: str) -> int:
 
 
 def nodes_bytes(rows: int, cols: int, dtype: str, operands: int, parts: int = 1) -> int:
-    """One kind of node (cpp/walks/rows/row_nodes.h) of `parts` numbers, level by level."""
+    """Returns the bytes of one kind of node (cpp/walks/rows/row_nodes.h), level by level."""
     at_once = min(rows, max(1, CACHED // (operands * cols * itemsize(dtype))))
     level = -(-cols // SEGMENT)
     count = level
@@ -35,7 +35,7 @@ def test_workspace_is_never_too_small(dtype: str, rng: np.random.Generator) -> N
             x = Spec((rows, cols), dtype)
             given = SOFTMAX.workspace_bytes((x, None), SoftmaxParams(1.0, 0, dtype))
             if cols > (16384 if dtype == "float64" else 32768):
-                # The largest key, and the sum, which float32 keeps in two parts.
+                # The largest key, and the sum, which has two parts in float32.
                 parts = 2 if dtype == "float32" else 1
                 largest = nodes_bytes(rows, cols, dtype, 1)
                 assert given >= largest + nodes_bytes(rows, cols, dtype, 1, parts)

@@ -1,8 +1,8 @@
-"""Values and derivatives are the float64 reference's, to the accuracy that docs/numerics.md states.
+"""Values and derivatives equal the float64 reference, to the accuracy of docs/numerics.md.
 
-The reference is taken at what the contract computes from (h = x + bias with one addition in the
-arithmetic type, the value of softmax as returned), so that what is measured is the op and not the
-conditioning of what comes before it.
+The reference starts from the op's own inputs by the contract (h = x + bias with one addition in the
+arithmetic type, the value of softmax as returned). So the errors are the op's own, without the
+conditioning of earlier steps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INF, NAN = np.inf, np.nan
 
 
 def assert_exact(what: str, actual: Any, exact: Exact, dtype: str) -> None:
-    """Within what the arithmetic may miss, and one rounding to the dtype."""
+    """Compares within the allowed error of arithmetic, and one rounding to the dtype."""
     assert actual.dtype == numpy_dtype(dtype), what
     assert actual.shape == exact.values.shape, what
     got, expected = actual.astype(np.float64), exact.values
@@ -52,7 +52,7 @@ def assert_exact(what: str, actual: Any, exact: Exact, dtype: str) -> None:
 
 
 def check(framework: Any, case: Case, inputs: Inputs) -> None:
-    """Value, gradients, tangent and second order of a case, each against the reference."""
+    """Compares value, gradients, tangent and second order of a case with the reference."""
     got = framework.everything(
         case.function(framework),
         inputs.arguments,
@@ -84,7 +84,7 @@ LENGTHS = [2, 31, 32, 33, 63, 64, 65, 255, 1023, 1024, 1025, 1057, 2047, 2049, 3
 @pytest.mark.parametrize("kind", ["plain", "masked", "causal"])
 @pytest.mark.parametrize("length", LENGTHS)
 def test_lengths_of_softmax_rows(framework: Any, rng: Any, length: int, kind: str) -> None:
-    """Around the steps, blocks, chunks and buffers of the kernels."""
+    """Lengths are near the steps, blocks, chunks and buffers of the kernels."""
     mask = (3, length) if kind == "masked" else None
     case = Softmax((3, length), mask, kind == "causal", scale=0.7)
     for dtype in DTYPES:
@@ -115,7 +115,7 @@ def test_a_row_longer_than_every_buffer(
 def test_what_is_not_finite_in_a_long_row(
     framework: Any, rng: Any, dtype: str, value: float, result: float
 ) -> None:
-    """Seen at its very end; hidden, it has no part in anything."""
+    """It is seen at the very end of the row; if hidden, it has no effect."""
     case = Softmax((1, LONG), (LONG,))
     inputs = case.draw(rng, dtype)
     (x,) = inputs.arguments
@@ -158,7 +158,7 @@ SPECIAL_ROWS = [
 @pytest.mark.parametrize("length", [5, 70, 1030])
 @pytest.mark.parametrize("kind", ["plain", "masked", "causal", "negative scale"])
 def test_special_rows(framework: Any, rng: Any, dtype: str, length: int, kind: str) -> None:
-    """Infinities and NaN, seen and hidden, at either end of a row; rows that see nothing."""
+    """Rows have infinities and NaN, visible or hidden, at either end; some see nothing."""
     shape = (2 * len(SPECIAL_ROWS), length)
     scale = -0.5 if kind == "negative scale" else 0.5
     case = Softmax(shape, shape if kind == "masked" else None, kind == "causal", scale)
@@ -171,7 +171,7 @@ def test_special_rows(framework: Any, rng: Any, dtype: str, length: int, kind: s
     check(framework, case, inputs)
     value, dx = framework.vjp(case.function(framework), (x,), inputs.cotangent)
     hidden = ~case.visible()
-    assert not np.any(bits(value)[hidden])  # +0 to the bit
+    assert not np.any(bits(value)[hidden])  # exactly +0
     assert not np.any(dx[hidden])
     if kind != "negative scale":
         assert not np.any(bits(value)[[0, len(SPECIAL_ROWS)]])
@@ -181,7 +181,7 @@ def test_special_rows(framework: Any, rng: Any, dtype: str, length: int, kind: s
 @pytest.mark.parametrize("mask_dtype", ["bool", "uint8"])
 @pytest.mark.parametrize("length", [4, 40, 1500])
 def test_a_fully_masked_row_is_zero(framework: Any, rng: Any, length: int, mask_dtype: str) -> None:
-    """In value and gradient, whatever x and the cotangent hold there."""
+    """Value and gradient are zero, whatever x and the cotangent are."""
     case = Softmax((3, length), (3, length), mask_dtype=mask_dtype)
     inputs = case.draw(rng, "float32")
     assert np.all(case.hidden()[0])
@@ -205,7 +205,7 @@ def test_what_is_dropped_is_zero_whatever_it_holds(
 
 
 def strided(rng: np.random.Generator, array: Any) -> Any:
-    """The same values in memory some other way: other order of dimensions, gaps, any alignment."""
+    """Returns the same values in another layout: order of dimensions, gaps, any alignment."""
     order = rng.permutation(array.ndim)
     stored = array.transpose(order)
     steps = rng.integers(1, 4, array.ndim)
@@ -239,7 +239,7 @@ def test_strides(framework: Any, rng: Any, case: Case, dtype: str) -> None:
 
 @pytest.mark.parametrize("case", LAID_OUT, ids=str)
 def test_expanded_arrays(framework: Any, rng: Any, case: Case) -> None:
-    """Strides of zero, as in the cotangents of a sum."""
+    """Arrays have strides of zero, as in the cotangents of a sum."""
     inputs = case.draw(rng, "float32")
 
     def expanded(array: Any) -> Any:
@@ -249,7 +249,7 @@ def test_expanded_arrays(framework: Any, rng: Any, case: Case) -> None:
     g = expanded(inputs.cotangent)
     t, v = ([expanded(a) for a in group] for group in (inputs.tangents, inputs.directions))
     check(framework, case, Inputs(inputs.arguments, g, t, v))
-    # Not in check: torch itself takes no tangents of expanded tensors.
+    # Not with `check`: torch itself refuses tangents of expanded tensors.
     x = [expanded(a) for a in inputs.arguments]
     dense = [a.copy() for a in x]
     for one, other in zip(
@@ -274,7 +274,7 @@ def test_expanded_arrays(framework: Any, rng: Any, case: Case) -> None:
     ids=str,
 )
 def test_inputs_are_not_written(framework: Any, rng: Any, case: Case, dtype: str) -> None:
-    """One original's backward pass wrote into the cotangent."""
+    """The backward pass of one original wrote into the cotangent."""
     inputs = case.draw(rng, dtype)
     given = [framework.array(a.copy()) for a in (*inputs.arguments, inputs.cotangent)]
     framework.vjp(case.function(framework), given[:-1], given[-1])

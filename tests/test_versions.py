@@ -1,4 +1,4 @@
-"""scripts/check_versions.py tests the ends of the ranges that pyproject.toml promises."""
+"""scripts/check_versions.py tests both ends of the version ranges in pyproject.toml."""
 
 from __future__ import annotations
 

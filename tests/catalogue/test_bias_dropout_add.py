@@ -59,7 +59,7 @@ def test_words_are_those_that_are_published() -> None:
 
 @pytest.mark.parametrize("columns", [64, 5, 700])
 def test_an_element_is_kept_up_to_its_own_word(columns: int) -> None:
-    """With the threshold w an element whose word is w is kept; with w + 1 it is dropped."""
+    """An element whose word is w is kept at the threshold w, and dropped at w + 1."""
     x = torch.ones(2, columns)
     drawn = words(7, 0, np.arange(2 * columns, dtype=np.uint64))
     for i in (0, 1, columns - 1, columns, 2 * columns - 1):

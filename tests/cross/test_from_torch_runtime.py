@@ -146,7 +146,7 @@ for device in jax.devices()[::3]:
 
 @pytest.mark.long
 def test_eager_results_are_where_jit_puts_them() -> None:
-    """Without committed arguments they are on the default device, and uncommitted."""
+    """If no argument is committed, they are on the default device, and uncommitted."""
     on_four_devices("""
 second, last = jax.devices()[1], jax.devices()[3]
 one = from_torch(lambda: torch.ones(3))

@@ -181,7 +181,7 @@ def column_parallel(place: Place) -> None:
 
 
 def drawn_seeds(place: Place) -> None:
-    """Without a seed all processes use the first one's, so that the whole has one mask."""
+    """If no seed is given, all processes use the first one's, so that the whole has one mask."""
     torch.manual_seed(place.rank)
     mesh = _mesh(place, (place.world_size,))
     ones = torch.ones(8, 64)

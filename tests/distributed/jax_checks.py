@@ -204,7 +204,7 @@ def differing(place: Place, what: str) -> str:
 
 
 def another_shape(place: Place) -> str:
-    """Without a comparison, a rank with another shape must not hang the others."""
+    """A rank with another shape must not hang the others, even without a comparison."""
     width = 2 + (place.rank == place.world_size - 1)
     x = np.ones((place.world_size, width))
     try:

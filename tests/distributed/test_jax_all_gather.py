@@ -91,7 +91,7 @@ def test_ranks_that_differ_are_all_told(processes: Any, what: str) -> None:
 
 
 def test_a_rank_with_another_shape() -> None:
-    """Without a comparison Gloo detects it first, and no rank hangs."""
+    """Gloo detects it first if nothing is compared, and no rank hangs."""
     outcomes = _outcomes("another_shape")
     assert any(map(_is_told, outcomes)), outcomes
     assert all(outcome.kind in ("returned", "died") for outcome in outcomes), outcomes

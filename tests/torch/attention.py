@@ -1,4 +1,4 @@
-"""Softmax of attention scores as torch composes it: what the fused ones are held to, and how."""
+"""Softmax of attention scores in torch's own operations, and comparisons with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.autograd import grad
 
 
 def softmax64(x: Tensor, hidden: Tensor | None = None, scale: float | None = None) -> Tensor:
-    """softmax(scale·x) over what is not hidden, 0 elsewhere; differentiable, in float64.
+    """softmax(scale·x) of visible elements, 0 elsewhere; differentiable, in float64.
 
     A row with everything hidden is 0.
     """
@@ -31,7 +31,7 @@ def above_diagonal(queries: int, keys: int) -> Tensor:
 
 
 def outside_window(queries: int, keys: int, left: int, right: int) -> Tensor:
-    """True where a key is more than `left` before or `right` behind the query's own place."""
+    """True if a key is more than `left` before, or `right` after, the query's own position."""
     distance = torch.arange(keys) - torch.arange(queries)[:, None] - (keys - queries)
     return (distance < -left) | (distance > right)
 
@@ -41,7 +41,7 @@ def generator(*seed: int) -> torch.Generator:
 
 
 def unfused(x: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """The composition that the originals compare with: in the dtype of x, filled with −10000."""
+    """The originals' own comparison: computed in the dtype of x, with hidden scores of −10000."""
     z = x if scale is None else x * scale
     if mask is None:
         return z.softmax(-1)
@@ -61,7 +61,7 @@ def check_softmax(
     scale: float | None,
     cotangent: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Holds values to a rounding, gradients to what that and another one do; returns both."""
+    """Checks values to one rounding, gradients to that and one more; returns both."""
     x = x.detach().requires_grad_()
     y = function(x)
     (dx,) = grad(y, x, cotangent)

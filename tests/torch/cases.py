@@ -1,4 +1,4 @@
-"""Every public function of every op on small tensors, beside torch's own composition in float64."""
+"""Every public function of every op on small tensors, with torch's own operations in float64."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.torch.attention import above_diagonal, softmax64
 
 @dataclass(frozen=True)
 class Case:
-    """A function of tensors that are differentiated, and what it should be.
+    """A function of differentiable tensors, and its expected result.
 
     Attributes:
-      shapes: of the arguments.
+      shapes: the shapes of the arguments.
       function: the public function.
-      expected: the same, from torch's own operations; differentiable to any order.
+      expected: the same, in torch's own operations; differentiable to any order.
     """
 
     shapes: tuple[tuple[int, ...], ...]
@@ -41,7 +41,7 @@ class Case:
         return tuple(draw(*shape, **options) for shape in self.shapes)
 
 
-# A row with nothing left, a row with everything, one with a single element.
+# A fully hidden row, a fully visible one, and one with a single visible element.
 MASK = torch.tensor(
     [
         [1, 1, 1, 1, 1],

@@ -1,4 +1,4 @@
-"""Fixtures of the torch tests: numbers that are the same on every run, and others per test."""
+"""Fixtures of the torch tests: numbers that are equal in every run, and differ between tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Draw = Callable[..., Tensor]
 
 @pytest.fixture
 def draw(request: pytest.FixtureRequest) -> Draw:
-    """draw(*shape, dtype=float64, grad=False): normal numbers, three wide."""
+    """Returns draw(*shape, dtype=float64, grad=False): normal numbers with deviation 3."""
     generator = torch.Generator().manual_seed(zlib.crc32(request.node.name.encode()))
 
     def tensor(*shape: int, dtype: torch.dtype = torch.float64, grad: bool = False) -> Tensor:
@@ -34,7 +34,7 @@ def two_threads() -> Iterator[None]:
 
 @pytest.fixture
 def fresh_compiler() -> Iterator[None]:
-    """No graph of an earlier test is reused, and none stays."""
+    """Removes the graphs of earlier tests, and of this one."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

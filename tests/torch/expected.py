@@ -15,19 +15,19 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def gelu(x: Tensor, bias: Tensor | None, form: str = "tanh", order: int = 0, *factors: Any) -> Any:
-    """gelu⁽ⁿ⁾(x + bias)·∏ factors in float64."""
+    """Returns gelu⁽ⁿ⁾(x + bias)·∏ factors in float64."""
     h = x.detach().double() + (0.0 if bias is None else bias.detach().double())
     y = torch.as_tensor(gelu_derivative(h.numpy(), form, order))
     return math.prod([factor.detach().double() for factor in factors], start=y)
 
 
 def clamped(x: Tensor, low: float, high: float) -> Tensor:
-    """Tensor.clamp, with the gradient 1 at the bounds: torch's is 0 there from 2.14 on."""
+    """Tensor.clamp with the gradient 1 at the bounds, where torch's is 0 from version 2.14 on."""
     return torch.where(x < low, low, torch.where(x > high, high, x))
 
 
 def assert_close(actual: Tensor, expected: Tensor, ulps: float = 4.0) -> None:
-    """Relative to the largest expected value: an output of zeros or without the bias is far off."""
+    """Compares relative to the largest expected value, which detects zeros or a missing bias."""
     assert actual.shape == expected.shape
     expected = expected.detach()
     assert expected.numel() == 0 or expected.abs().max() > 0

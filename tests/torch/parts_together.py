@@ -1,4 +1,4 @@
-"""All parts of a split call in one process: a thread each, which meet where parts exchange."""
+"""All parts of a split call in one process: one thread per part; they meet at each exchange."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from bridge.torch._sharded.shards import _Part
 
 
 class Meeting:
-    """The exchange in which the parts along the columns leave their sums and take the whole.
+    """The exchange in which the column parts contribute their sums and take the whole.
 
     Attributes:
-      sent: of each exchange, how many numbers a part sends.
+      sent: the count of numbers that a part sends in each exchange.
     """
 
     def __init__(self, parts: int) -> None:
@@ -40,7 +40,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Placed(AnySplit):
-    """A split into so many parts along each dimension, as the one at `place` sees it."""
+    """A split into `sizes` parts along each dimension, seen from the part at `place`."""
 
     sizes: tuple[int, ...]
     place: tuple[int, ...]
@@ -62,7 +62,7 @@ class Together(_Part):
 def on_parts(
     op: Any, operands: tuple[Any, ...], params: Any, sizes: tuple[int, ...]
 ) -> tuple[Tensor, list[int]]:
-    """The only result of a call, FULL, from its parts; and what each sent in each exchange."""
+    """Returns a call's only result, FULL, from its parts, and the numbers sent in each exchange."""
     shape = tuple(operands[0].shape)
     roles = op.operand_roles(len(operands), params)
     places = list(itertools.product(*map(range, sizes)))

@@ -1,4 +1,4 @@
-"""Comparisons of the drop-ins with their originals' cases: in float64, and to their tolerances."""
+"""Comparisons of the drop-ins in their originals' cases: with float64, and by their tolerances."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def replay(
     ulps: float = 8.0,
     dtypes: Sequence[torch.dtype] | None = None,
 ) -> None:
-    """Values, and gradients of random cotangents, beside those of `exact` in float64.
+    """Compares values, and gradients of random cotangents, with those of `exact` in float64.
 
     Args:
-      ours, exact: take the tensors, and return one or a tuple.
-      tensors: whose gradients are compared too.
-      published: the original's tolerances, held beside ours.
-      ulps: ours, of the largest number of each tensor.
-      dtypes: of the results; without it that of the first tensor.
+      ours, exact: functions of the tensors that return a tensor or a tuple.
+      tensors: arguments, whose gradients are compared too.
+      published: the original's tolerances, checked in addition.
+      ulps: our tolerance, in units of the largest number of each tensor.
+      dtypes: the dtypes of the results; by default the first tensor's.
     """
     inputs = [t.detach().requires_grad_() for t in tensors]
     wide = [t.detach().double().requires_grad_() for t in tensors]

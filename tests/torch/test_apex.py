@@ -1,7 +1,7 @@
-"""The norms of apex: its published cases, on the CPU.
+"""The norms of apex in its published cases, on the CPU.
 
-Shapes and tolerances are those of tests/L0/run_fused_layer_norm; each is held to float64 as well,
-by gradients of random cotangents.
+Shapes and tolerances come from tests/L0/run_fused_layer_norm. Each case is also compared with
+float64, with gradients of random cotangents.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tests.torch.replay import replay
 
 SHAPE = [32, 16]
 FLOAT, HALF, BFLOAT = torch.float32, torch.float16, torch.bfloat16
-# By dtype: the widest of the published tolerances for values and gradients of a norm, less what
-# `replay` holds more tightly itself.
+# By dtype: the widest published tolerances for values and gradients of a norm, except those that
+# `replay` itself makes tighter.
 PUBLISHED = {
     ("Layer", FLOAT): {"rtol": 2e-3, "atol": 2e-4},
     ("Layer", HALF): {"rtol": 1e-3, "atol": 1e-3},
@@ -49,7 +49,7 @@ def exact(norm: str, x: Tensor, *parameters: Tensor) -> Tensor:
 
 
 def as_function(module: Any) -> Callable[..., Tensor]:
-    """Of the input and the parameters."""
+    """Returns the module as a function of its input and parameters."""
     names = [name for name, _ in module.named_parameters()]
 
     def run(x: Tensor, *parameters: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def check(
     tensors = [x, *(draw(*SHAPE, dtype=dtype) for _ in module.parameters())]
     function = as_function(module)
     replay(function, lambda *given: exact(norm, *given), tensors, ulps=16)
-    # The published cases have parameters of ones and zeros, and cotangents in [0, 1).
+    # The published cases use parameters of ones and zeros, and cotangents in [0, 1).
     x = x.requires_grad_()
     g = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
     y, wide = module(x), x.detach().double().requires_grad_()
@@ -131,7 +131,7 @@ def test_published_at_full_size(draw: Any, norm: str, kind: str) -> None:
 @pytest.mark.parametrize("dtype", [HALF, BFLOAT], ids=str)
 @pytest.mark.parametrize("affine", [True, False])
 def test_published_autocast(draw: Any, norm: str, dtype: torch.dtype, affine: bool) -> None:
-    """All is converted first, as there: the bits are those of a module of that dtype."""
+    """All tensors are converted first, as in apex: the bits are those of a module of that dtype."""
     native = made(norm, elementwise_affine=affine).to(dtype)
     fused = made(norm, elementwise_affine=affine)
     x, g = draw(16, *SHAPE, dtype=FLOAT, grad=True), draw(16, *SHAPE, dtype=dtype)
@@ -163,7 +163,7 @@ def test_published_compiled(draw: Any, norm: str, affine: bool) -> None:
 @NORMS
 @pytest.mark.parametrize("kind", ["", "Mixed"])
 def test_published_export(draw: Any, norm: str, kind: str) -> None:
-    """There to ONNX, by torch's own operations."""
+    """The original exports to ONNX, with torch's own operations."""
     module, x = made(norm, kind), draw(16, *SHAPE, dtype=FLOAT)
     program = torch.export.export(module, (x,))
     assert_same_bits(program.module()(x), module(x))
@@ -177,7 +177,7 @@ MIXES = pytest.mark.parametrize(
 @NORMS
 @MIXES
 def test_dtypes(draw: Any, norm: str, dtype: torch.dtype, of_weight: torch.dtype) -> None:
-    """The result of a norm has the input's, that of a mixed one its parameters'."""
+    """The result of a norm has the input's dtype, and of a mixed norm its parameters' dtype."""
     for kind, expected in (("", dtype), ("Mixed", of_weight)):
         module = made(norm, kind).to(of_weight)
         tensors = [draw(4, *SHAPE, dtype=dtype)]
@@ -225,7 +225,7 @@ def test_functions(draw: Any, name: str, shape: Any) -> None:
 
 
 def test_signatures() -> None:
-    """As `inspect` has them, which Megatron-LM asks for `memory_efficient`."""
+    """Megatron-LM looks for `memory_efficient` with `inspect`."""
     assert inspect.getfullargspec(apex.FusedLayerNormAffineFunction.forward).args == [
         *("ctx", "input", "weight", "bias", "normalized_shape", "eps", "memory_efficient")
     ]
@@ -274,7 +274,7 @@ def test_mixed_without_parameters(norm: str) -> None:
 @pytest.mark.parametrize("weighted", [None, FLOAT, HALF, BFLOAT, torch.float64], ids=str)
 @pytest.mark.parametrize("dtype", [FLOAT, HALF, BFLOAT, torch.float64], ids=str)
 def test_manual_rms_norm(draw: Any, dtype: torch.dtype, weighted: Any) -> None:
-    """Dtypes follow from the original's operations: a sum in float32, a weight of 16 bits."""
+    """Dtypes follow the original's operations: a sum in float32, a weight of 16 bits."""
     x = draw(5, *SHAPE, dtype=dtype).requires_grad_()
     weight = None if weighted is None else draw(*SHAPE, dtype=weighted).requires_grad_()
     found = apex.manual_rms_norm(x, SHAPE, weight, 1e-5)
@@ -308,7 +308,7 @@ def test_softmax_is_that_of_megatron() -> None:
     assert ours.forward is its.forward
 
 
-# apex/contrib/test/layer_norm: of rows of any length, where the original has a list of them.
+# apex/contrib/test/layer_norm, with rows of any length, while the original has a list of lengths.
 @pytest.mark.parametrize("dtype", [FLOAT, HALF, BFLOAT], ids=str)
 @pytest.mark.parametrize("shape", [(3, 5, 768), (7, 41)], ids=str)
 @pytest.mark.parametrize("memory_efficient", [True, False])
@@ -332,7 +332,7 @@ def test_fast_layer_norm(draw: Any, shape: Any, dtype: torch.dtype, memory_effic
 
 @pytest.mark.parametrize("dtype", [torch.float16, BFLOAT, torch.float64], ids=str)
 def test_fast_layer_norm_has_the_dtype_of_its_weight(dtype, draw) -> None:
-    """The table of the original's kernels: float32 rows with 16-bit weights have 16-bit results."""
+    """Float32 rows with 16-bit weights have 16-bit results, as in the original's kernel table."""
     module, x = apex.FastLayerNorm(24).to(dtype), draw(5, 24, dtype=torch.float32)
     torch.nn.init.normal_(module.weight)
     weight, bias = (p.double() for p in (module.weight, module.bias))
@@ -346,7 +346,7 @@ def test_fast_layer_norm_has_the_dtype_of_its_weight(dtype, draw) -> None:
     "options", [{"input_in_fp16": True, "input_in_bf16": True}, {"scale": 0.5}], ids=str
 )
 def test_the_softmax_raises_what_apex_raises(options) -> None:
-    """RuntimeError, where Megatron-LM's module of this name asserts."""
+    """It raises RuntimeError, while Megatron-LM's module of this name asserts."""
     names = ("input_in_fp16", "input_in_bf16", "attn_mask_type", "scaled_masked_softmax_fusion")
     names += ("mask_func", "softmax_in_fp32", "scale")
     values = dict(zip(names, (False, False, "causal", True, None, False, None), strict=True))

@@ -1,7 +1,7 @@
-"""The rotary embeddings of apex, beside the formula in float64.
+"""The rotary embeddings of apex, compared with the formula in float64.
 
-Shapes are of the kinds in tests/L0/run_transformer/test_fused_rope.py; tables are random, so that
-each half of a row is seen to have its own.
+Shapes are like those in tests/L0/run_transformer/test_fused_rope.py; tables are random, so that
+swapped halves of a row would be seen.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 def turned(t: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The formula, in the dtype of t."""
+    """Returns the formula, in the dtype of t."""
     leading, rest = t[..., : cos.shape[-1]], t[..., cos.shape[-1] :]
     first, second = leading.chunk(2, -1)
     return torch.cat((leading * cos + torch.cat((-second, first), -1) * sin, rest), -1)
 
 
 def tables_of(freqs: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """As exact numbers, what is rounded to a dtype."""
+    """Returns tables rounded to a dtype, as exact numbers."""
     return freqs.cos().to(dtype).double(), freqs.sin().to(dtype).double()
 
 
@@ -59,7 +59,7 @@ def test_gradients_of_angles_and_tables(draw: Any) -> None:
 
 @dtypes
 def test_packed_sequences(draw: Any, dtype: torch.dtype) -> None:
-    """One of no token, and two tokens behind the last."""
+    """One sequence is empty, and two tokens come after the last sequence."""
     ends = torch.tensor([0, 3, 3, 7], dtype=torch.int32)
     t, freqs = draw(9, 2, 8, dtype=dtype), draw(5, 1, 1, 6, dtype=torch.float32)
 
@@ -84,7 +84,7 @@ def test_packed_sequences(draw: Any, dtype: torch.dtype) -> None:
 def test_images(draw: Any, dtype: torch.dtype) -> None:
     t = draw(2, 6, 3, 8, dtype=dtype)
     tables = [draw(1, size, 1, 4, dtype=torch.float32) for size in (4, 4, 3, 5)]
-    tables[3] = tables[3][:, :3]  # a part of a larger one
+    tables[3] = tables[3][:, :3]  # a part of a larger table
 
     def exact(t: Tensor) -> Tensor:
         cos_h, sin_h, cos_w, sin_w = (table.to(dtype).double() for table in tables)

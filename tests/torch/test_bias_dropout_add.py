@@ -1,4 +1,4 @@
-"""bias_dropout_add: what its masks are, where they come from, and that none is ever kept."""
+"""bias_dropout_add: its masks, their seeds, and the absence of stored masks."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_share_of_kept_elements() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_mixed_dtypes(draw: Any, training: bool) -> None:
-    """The residual's dtype if there is one, else that of x; gradients in each input's own."""
+    """The result has the residual's dtype if given, else x's; each gradient its input's dtype."""
     for a in DTYPES:
         for b in DTYPES:
             x, bias = draw(9, 5, dtype=a, grad=True), draw(5, dtype=b, grad=True)
@@ -112,7 +112,7 @@ def test_mixed_dtypes(draw: Any, training: bool) -> None:
 
 
 def test_no_mask_is_kept(draw: Any) -> None:
-    """The graph keeps one number for 100 × 100 elements; the residual's gradient is g itself."""
+    """The graph saves one number for 100 × 100 elements; the residual's gradient is g itself."""
     x, bias, residual = draw(100, 100, grad=True), draw(100, grad=True), draw(100, 100, grad=True)
     saved: list[Any] = []
 
@@ -234,7 +234,7 @@ def test_module(draw: Any) -> None:
     assert_same_bits(y, bias_dropout_add(x, bias, residual, p=0.25, seed=3))
     for clone in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         assert_same_bits(clone(x, bias, residual, seed=3), y)
-        assert not torch.equal(layer(x), clone(x))  # drawn anew
+        assert not torch.equal(layer(x), clone(x))  # each call draws a new mask
     assert_close(layer.eval()(x, bias, residual), residual + (x + bias))
     assert repr(layer) == "BiasDropoutAdd(p=0.25)"
     with pytest.raises(ValueError, match=r"p is 1\.5, expected a probability"):
@@ -308,7 +308,7 @@ BAD = {
 def test_bad_arguments(what: str) -> None:
     wrong, error, message = BAD[what]
     bias_dropout_add(F32, p=0.5, seed=1)
-    for _ in range(2):  # the second call goes the way that was remembered
+    for _ in range(2):  # the second call uses the cached plan
         with pytest.raises(error, match=re.escape(f"bias_dropout_add: {message}")):
             bias_dropout_add(**{"x": F32, "p": 0.5, "seed": 1, **wrong})
 

@@ -1,4 +1,4 @@
-"""Derivatives of every order and mode, as autograd asks for them."""
+"""Derivatives of every order and mode, as requested by autograd."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_only_what_is_needed_is_computed(draw: Any, wanted: tuple[bool, bool]) -
 
 
 def test_unused_output_of_the_double_backward(draw: Any) -> None:
-    """One of two gradients is used further: the cotangent of the other is None."""
+    """Only one of two gradients is used further, so the cotangent of the other is None."""
     x, bias, g = draw(4, 3, grad=True), draw(3, grad=True), draw(4, 3)
     _, dbias = grad(bias_gelu(x, bias), (x, bias), g, create_graph=True)
     v = draw(3)
@@ -140,7 +140,7 @@ def test_batched_gradients(draw: Any) -> None:
 
 
 def test_mixed_dtypes(draw: Any) -> None:
-    """The result promotes as x + bias does; each gradient has its own input's dtype."""
+    """The result promotes like x + bias; each gradient has its own input's dtype."""
     for first in DTYPES:
         for second in DTYPES:
             x, bias = draw(9, 5, dtype=first, grad=True), draw(5, dtype=second, grad=True)
@@ -158,7 +158,7 @@ def test_mixed_dtypes(draw: Any) -> None:
 @pytest.mark.parametrize("is_profiled", [False, True])
 @pytest.mark.parametrize("function", [log_softmax, scaled_softmax, swiglu, rms_norm, bias_gelu])
 def test_sparse_cotangents(draw: Any, function: Any, is_profiled: bool) -> None:
-    """Sparse gradients of torch.gather. Under a profiler no node in C++ records the call."""
+    """torch.gather can have sparse gradients. Under a profiler no C++ node records the call."""
     x, places = draw(4, 8, grad=True), torch.tensor([[1], [3], [0], [2]])
     with torch.profiler.profile() if is_profiled else contextlib.nullcontext():
         y = function(x)

@@ -1,4 +1,4 @@
-"""Calls of the dispatcher ops, which graphs of torch.compile make: work is counted, not timed."""
+"""Calls of the dispatcher ops, which torch.compile's graphs make: work is counted, not timed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The kernels that are made, and the runs that did not take the short path."""
+    """Records new kernels, and runs that do not take the fast path."""
     found: list[Any] = []
     for kind, name in ((Kernel, "__init__"), (Plan, "watched"), (Kernel, "run")):
         original = getattr(kind, name)
@@ -49,7 +49,7 @@ def inputs(rows: int, grad: bool = False) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("mode", ["grad", "no_grad", "inference"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_graph_makes_each_plan_once(name: str, mode: str, made: list[Any]) -> None:
-    """The first call makes a plan; later ones, of other rows and dtypes too, find it."""
+    """The first call makes a plan; later ones, also with other rows and dtypes, find it."""
     function = FUNCTIONS[name]
     graph = make_fx(function, tracing_mode="real")(*inputs(5))
     modes = {"grad": torch.enable_grad, "no_grad": torch.no_grad}
@@ -85,7 +85,7 @@ def test_a_graph_that_is_differentiated_makes_each_plan_once(name: str, made: li
 
 
 def test_wrappers_of_functionalisation_are_not_read() -> None:
-    """They have the type of a plain tensor and no memory of their own."""
+    """They have the type of a plain tensor, but no memory of their own."""
     (x, w), expected = inputs(5), FUNCTIONS["rms_norm"](*inputs(5))
     graph = make_fx(FUNCTIONS["rms_norm"])(x, w)
     wrapped = [torch._to_functional_tensor(t) for t in (x, w)]

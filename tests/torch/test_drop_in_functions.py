@@ -1,4 +1,4 @@
-"""Drop-ins for autograd Functions: such Functions themselves, with `apply` as fast as without."""
+"""Drop-ins for autograd Functions: they are such Functions, with an `apply` without overhead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MASK = torch.rand(2, 1, 5, 7, generator=torch.Generator().manual_seed(1)) < 0.4
 
 
 class DropIn(NamedTuple):
-    """A Function with what is given to it beside its tensors, and its definition."""
+    """A Function with its other arguments, and its definition."""
 
     function: Any
     shapes: tuple[tuple[int, ...], ...]
@@ -51,7 +51,7 @@ def _quick_geglu(x: Tensor, bias: Any, weights: Tensor, offset: float) -> Tensor
 
 
 def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, shape: Any, eps: float) -> Tensor:
-    """Composed: a mixed second derivative of torch's own, by torch.func.hessian, is wrong."""
+    """Composed, because torch.func.hessian of torch's own has a wrong mixed second derivative."""
     centred = x - x.mean((-2, -1), keepdim=True)
     return centred / (centred.pow(2).mean((-2, -1), keepdim=True) + eps).sqrt() * weight + bias
 
@@ -172,7 +172,7 @@ def tensors(draw: Any, drop_in: DropIn) -> tuple[Tensor, ...]:
 
 
 def derived(function: Any) -> dict[str, Any]:
-    """Users' subclasses of a Function, and Functions that call its methods."""
+    """Returns users' subclasses of a Function, and Functions that call its methods."""
 
     class Forward(function):
         @staticmethod
@@ -208,7 +208,7 @@ def test_is_a_function(drop_in: DropIn) -> None:
 @each
 @pytest.mark.sampled(10)
 def test_apply_is_the_public_function(draw: Any, drop_in: DropIn) -> None:
-    """Derivatives that torch refuses for a Function with forward and backward alone."""
+    """Its derivatives include some that torch refuses for Functions with forward and backward."""
     inputs = tensors(draw, drop_in)
     count = len(inputs)
 
@@ -247,7 +247,7 @@ def test_apply_is_the_public_function(draw: Any, drop_in: DropIn) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_apply_compiles(draw: Any, drop_in: DropIn) -> None:
     inputs = tensors(draw, drop_in)
-    named = drop_in.function.apply  # as bias_gelu_impl
+    named = drop_in.function.apply  # like bias_gelu_impl
 
     def inside(*given: Tensor) -> Tensor:
         return drop_in.function.apply(*given, *drop_in.others)
@@ -293,7 +293,7 @@ def test_derived_functions(draw: Any, drop_in: DropIn, what: str) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # dynamo's, at a graph break
 def test_a_derived_function_under_compile(draw: Any) -> None:
-    """Its own forward and backward run, not `apply` of the class that it derives from."""
+    """Its own forward and backward run, not `apply` of its base class."""
     x, bias = draw(3, 4, grad=True), draw(4, grad=True)
     function = derived(megatron.GeLUFunction)["backward"]
     compiled = torch.compile(lambda x, bias: 2 * function.apply(x, bias), backend="aot_eager")
@@ -309,7 +309,7 @@ def test_a_derived_function_without_methods_of_its_own() -> None:
         """The interface of slapo's Function."""
 
     class Further(derived(megatron.GeLUFunction)["forward"]):
-        """A subclass with a forward of its own."""
+        """A subclass with its own forward."""
 
     assert Named.apply is megatron.GeLUFunction.apply
     x = torch.ones(2, 3)

@@ -1,4 +1,4 @@
-"""Sizes that no tensor has, in the constructors of drop-ins."""
+"""Impossible sizes in the constructors of drop-ins."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """bridge.torch.megatron and bridge.torch.slapo: the originals' names, orders, values, gradients.
 
-The originals are written here from their formula, in float64 composition.
+The originals are written here from their formulas, in float64 operations.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def test_where_the_originals_failed() -> None:
 
 
 def test_scalar_bias_does_not_promote() -> None:
-    """The result has the dtype of `x + bias`: a 0-dimensional float32 leaves bfloat16 as it is."""
+    """The result has the dtype of `x + bias`: a 0-dimensional float32 does not widen bfloat16."""
     x = torch.ones(3, dtype=torch.bfloat16)
     assert megatron.bias_gelu(torch.tensor(1.0), x).dtype == torch.bfloat16
     assert megatron.bias_gelu(torch.ones(3), x).dtype == torch.float32

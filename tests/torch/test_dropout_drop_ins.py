@@ -24,7 +24,7 @@ biases = pytest.mark.parametrize("bias_shape", BIASES)
 
 
 def same_mask(function: Any, *arguments: Any, **named: Any) -> Any:
-    """The function's result from the same state of the generator each time."""
+    """Returns the function's result with the generator always in the same state."""
     torch.manual_seed(11)
     return function(*arguments, **named)
 
@@ -41,7 +41,7 @@ def composed(x: Tensor, bias: Tensor | None, residual: Tensor | None, keep: Any)
 @biases
 @pytest.mark.parametrize("p", [0.0, 0.4, 1.0])
 def test_values_and_gradients(draw: Any, bias_shape: Any, p: float) -> None:
-    """The mask is read off the result for ones, and the rest must follow from it."""
+    """The mask is read from the result for ones, and the other results must follow from it."""
     x, residual = draw(2, 4, 6, grad=True), draw(2, 4, 6, grad=True)
     bias, g = drawn(draw, bias_shape, grad=True), draw(2, 4, 6)
     zeros = torch.zeros(2, 4, 6, dtype=torch.float64)
@@ -88,7 +88,7 @@ def infer(
     residual: Tensor,
     function: Any = bias_dropout_add_fused_inference,
 ) -> bool:
-    """True if inference wrote into x; either way the result is right, and nothing else changed."""
+    """True if inference wrote into x; the result is right, and nothing else changed."""
     before = [None if t is None else t.detach().clone() for t in (x, bias, residual)]
     expected = composed(*(None if t is None else t.double() for t in before), 1)
     y = function((x, bias), residual, 0.3)
@@ -132,7 +132,7 @@ def test_inference_writes_into_x(draw: Any, arguments: Any) -> None:
 
 
 def _shared(draw: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """x and residual in one array of NumPy, which torch does not know to be one."""
+    """Returns x and residual in one NumPy array; torch does not know that they share memory."""
     memory = draw(5, 6).numpy()
     return torch.from_numpy(memory[:4]), draw(6), torch.from_numpy(memory[1:])
 
@@ -176,7 +176,7 @@ NEW = {
 @pytest.mark.parametrize("arguments", NEW.values(), ids=NEW.keys())
 def test_inference_leaves_x_alone(draw: Any, arguments: Any) -> None:
     assert not infer(*arguments(draw))
-    with torch.no_grad():  # where the original does not write either
+    with torch.no_grad():  # the original does not write here either
         assert not infer(*arguments(draw))
 
 
@@ -187,7 +187,7 @@ def test_inference_leaves_an_inference_tensor_alone(draw: Any) -> None:
 
 
 def test_inference_under_transforms(draw: Any) -> None:
-    """Tangents and batches of any argument, which a write into x could not hold."""
+    """Tangents and batches may belong to any argument; a write into x could not hold them."""
     x, bias, residual = draw(3, 6), draw(6), draw(3, 6)
     before = x.clone()
 
@@ -255,7 +255,7 @@ def test_residual_of_another_shape(draw: Any) -> None:
     y = same_mask(bias_dropout_add_fused_train, (x, bias), small, 0.5)
     assert_close(y, composed(x, bias, small, keep))
     y = same_mask(bias_dropout_add_fused_train, (x, bias), large, 0.5)
-    assert_close(y, composed(x, bias, large, keep))  # one mask for what x is repeated over
+    assert_close(y, composed(x, bias, large, keep))  # one mask, also where x is repeated
     half = large.to(torch.bfloat16)
     assert bias_dropout_add_fused_train((x, bias), half, 0.5).dtype == torch.bfloat16
 
@@ -327,7 +327,7 @@ def test_under_compile(draw: Any, bias_shape: Any) -> None:
         first, second = x.clone(), x.clone()
         ours = compiled((first, bias), residual, p)
         assert_same_bits(ours, function((second, bias), residual, p))
-        assert_same_bits(first, second)  # written by neither, or by both
+        assert_same_bits(first, second)  # both wrote to it, or neither
     compiled = torch.compile(bias_dropout_add_fused_train, fullgraph=True, backend="aot_eager")
     y = compiled((x, bias), residual, 0.5)
     dropped = y == residual
@@ -336,7 +336,7 @@ def test_under_compile(draw: Any, bias_shape: Any) -> None:
     torch.testing.assert_close(y[~dropped], expected[~dropped])
 
 
-# Memory that tensors share without being views of each other is not seen while they are traced.
+# During tracing, memory shared by tensors that are no views of each other is not detected.
 _TRACED = {what: made for what, made in (IN_PLACE | NEW).items() if made not in (_alias, _shared)}
 
 

@@ -1,4 +1,4 @@
-"""Bad input: TypeError or ValueError, before anything runs, in words that say what was expected."""
+"""Bad input raises TypeError or ValueError before anything runs, and states the expected value."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ BAD = {
 @pytest.mark.parametrize("function", [bias_gelu, bias_gelu_])
 def test_bad_tensors(what: str, function: Any) -> None:
     arguments, error, message = BAD[what]
-    for _ in range(2):  # the second call goes the way that was remembered
+    for _ in range(2):  # the second call uses the cached plan
         with pytest.raises(error, match=re.escape(message)):
             function(*arguments)
 

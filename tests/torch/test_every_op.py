@@ -40,7 +40,7 @@ def test_gradcheck_in_every_mode(draw: Any, case: Case) -> None:
 @every_case
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_values_and_first_derivatives(draw: Any, case: Case, dtype: torch.dtype) -> None:
-    """Within roundings of float64: of the result, and of y where the derivative is made of that."""
+    """Errors are roundings of float64 results, and of y if the derivative is computed from y."""
     inputs = case.inputs(draw, dtype=dtype, grad=True)
     exact = [i.detach().double().requires_grad_() for i in inputs]
     y, expected = case.function(*inputs), case.expected(*exact)
@@ -83,13 +83,13 @@ NESTINGS = [nesting for n in (2, 3) for nesting in itertools.product("FR", repea
     "name", ["bias_gelu", "softmax masked", "softmax backward", "dropout bias"]
 )
 def test_nested_derivatives(draw: Any, name: str, nesting: tuple[str, ...]) -> None:
-    """Eager, and traced, where the dispatcher meets every transform on its own."""
+    """Eager and traced calls agree; in a trace the dispatcher handles every transform by itself."""
     case = CASES[name]
     x, *others = case.inputs(draw)
     t, g = draw(*x.shape), draw(*x.shape)
 
     def derivative(function: Any) -> Any:
-        def nested(x: Any) -> Any:  # a square, so that outer levels differentiate the value too
+        def nested(x: Any) -> Any:  # squared, so that outer levels also differentiate the value
             y = function(x, *others)
             return y * y
 
@@ -131,7 +131,7 @@ def test_every_mix_of_two_modes(draw: Any, case: Case) -> None:
 
 
 def compare_small(actual: Any, expected: Any) -> None:
-    """Sums that may cancel, of what torch computes in several roundings."""
+    """Compares sums that may cancel, which torch computes with several roundings."""
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-9)
 
 
@@ -155,7 +155,7 @@ def test_eager_dual_tensors(draw: Any, case: Case) -> None:
 
 @every_case
 def test_vmap_over_each_argument(draw: Any, case: Case) -> None:
-    """vmap is a loop, over any one argument and over all; values, vjp and jvp."""
+    """vmap equals a loop, over any one argument and over all: values, vjp and jvp."""
     inputs = case.inputs(draw)
     count = len(inputs)
     g = draw(3, *case.function(*inputs).shape)
@@ -215,7 +215,7 @@ def test_layouts(draw: Any, case: Case) -> None:
 
 @every_case
 def test_cotangents_without_memory(draw: Any, case: Case) -> None:
-    """Autograd's efficient zeros have elements, but no address."""
+    """Autograd's efficient zeros have elements, but no memory."""
     inputs = case.inputs(draw, grad=True)
     y = case.function(*inputs)
     zeros = torch._efficientzerotensor(y.shape, dtype=y.dtype)

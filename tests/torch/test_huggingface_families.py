@@ -1,4 +1,4 @@
-"""`huggingface.replace` of models with norms, tables, gates or dtypes of their own."""
+"""`huggingface.replace` of models with their own norms, tables, gates or dtypes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINEAR = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_
 LINEAR |= {"linear_num_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2}
 LINEAR |= {"moe_intermediate_size": 16, "shared_expert_intermediate_size": 16}
 PACKED = "one parameter holds the weights of all experts"
-# By family: its sizes, some of what is done, and how many are left for a reason.
+# By family: its sizes, some of its replacements, and counts of layers left, with reasons.
 CAUSAL: dict[str, tuple[dict[str, Any], dict[str, int], dict[str, int]]] = {
     "Bloom": (
         {"hidden_size": 32, "n_layer": 2, "n_head": 4, **TOKENS},
@@ -129,7 +129,7 @@ def test_t5_drops_the_same_elements_in_training(done) -> None:
 
 @pytest.mark.parametrize("device", ["meta", "cuda"])
 def test_replace_under_another_default_device(device, done) -> None:
-    """Trials run on the CPU whichever device new tensors go to; without a GPU a tensor raises."""
+    """Trials run on the CPU, whatever the default device is; without a GPU a tensor raises."""
     config = transformers.LlamaConfig(**SIZES)
     torch.manual_seed(3)
     model = randomised(transformers.LlamaForCausalLM(config)).train()
@@ -151,7 +151,7 @@ def test_a_model_on_the_meta_device(done) -> None:
 
 
 class Linear(nn.Linear):
-    """A layer with the name of torch's, as PEFT's has."""
+    """A layer with the same name as torch's, like PEFT's."""
 
 
 def test_a_head_of_another_class_is_named_with_its_module() -> None:

@@ -1,4 +1,4 @@
-"""Large results on the CPU lie in memory that dropped ones have left, never in what is in use."""
+"""Large results on the CPU reuse the memory of dropped results, never memory in use."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def holds(tensor: Any, value: float) -> bool:
 def test_the_next_result_lies_where_the_last_one_lay() -> None:
     first = call(2.0)
     where = first.data_ptr()
-    assert _native.kept_memory() == 0  # it is in use
+    assert _native.kept_memory() == 0  # the memory is in use
     del first
     assert _native.kept_memory() == 6 * MIB  # in whole pages of 2 MiB
     second = call(3.0)
@@ -91,7 +91,7 @@ def test_what_lies_idle_is_offered_to_the_system() -> None:
     def offered() -> int:
         return int(SMAPS.read_text().split("LazyFree:")[1].split()[0]) * 1024
 
-    call(2.0, rows=2 * ROWS)  # left, and passed over
+    call(2.0, rows=2 * ROWS)  # dropped, and of another size
     before = offered()
     for _ in range(300):
         call(3.0)
@@ -106,7 +106,7 @@ HOLDERS = {
     "storage": lambda y: y.untyped_storage(),
     "numpy": lambda y: y.numpy(),
     "capsule": lambda y: y.__dlpack__(),
-    "graph": lambda y: y.detach().requires_grad_().square(),  # which saves y for its derivative
+    "graph": lambda y: y.detach().requires_grad_().square(),  # saves y for its derivative
     "node": lambda y: y.detach().requires_grad_().square().grad_fn,
 }
 
@@ -163,7 +163,7 @@ def test_gradients_are_those_of_new_memory(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("shape", [(4100, 2051), (3, 3 * 2**20 + 5)], ids=str)
 def test_what_is_written_past_the_caches_is_the_same(shape: tuple[int, int]) -> None:
-    """From 32 MiB on, in memory that was written before; rows that begin within a cache line."""
+    """This applies from 32 MiB on, in reused memory; rows may begin within a cache line."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     weight, g = x[0].clone(), x.flip(0)
 
@@ -182,7 +182,7 @@ def test_what_is_written_past_the_caches_is_the_same(shape: tuple[int, int]) -> 
 
 
 def test_a_gradient_is_accumulated_in_place_and_returned_alone() -> None:
-    """Two calls on one tensor: their gradients are added, and neither is lost."""
+    """The gradients of two calls on one tensor are added, and neither is lost."""
     x = torch.full((ROWS, COLUMNS), 2.0, requires_grad=True)
     (bt.squared_relu(x) + bt.squared_relu(x)).sum().backward()
     assert x.grad is not None
@@ -190,7 +190,7 @@ def test_a_gradient_is_accumulated_in_place_and_returned_alone() -> None:
 
 
 def test_many_threads() -> None:
-    """Results of several threads, of several sizes, some held for a while, keep their numbers."""
+    """Results of several threads, of several sizes, some held for a while, do not change."""
     errors: list[str] = []
 
     def work(seed: int) -> None:
@@ -217,7 +217,7 @@ def test_many_threads() -> None:
 def test_what_becomes_of_a_tensor_changes_nothing_in_another() -> None:
     y = call(2.0)
     where = y.data_ptr()
-    y.share_memory_()  # moves it
+    y.share_memory_()  # moves its memory
     assert y.data_ptr() != where
     other = call(3.0)
     assert other.data_ptr() == where
@@ -225,12 +225,12 @@ def test_what_becomes_of_a_tensor_changes_nothing_in_another() -> None:
     assert holds(pickle.loads(pickle.dumps(other)), 3.0)
     other.set_()  # type: ignore[call-overload]
     assert _native.kept_memory() == 6 * MIB
-    with pytest.raises(RuntimeError, match="resiz"):  # as one that came from numpy
+    with pytest.raises(RuntimeError, match="resiz"):  # like a tensor from NumPy
         call(2.0).resize_(2 * ROWS, COLUMNS)
 
 
 def test_a_child_process_has_memory_of_its_own() -> None:
-    """In a process without jax, which warns of forks."""
+    """The process has no jax, which would warn about forks."""
     lines = f"""
         import os, torch, bridge.torch as bt
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Any strides, any shape: what a tensor's memory looks like changes no value."""
+"""Any strides and any shape: the memory layout of a tensor changes no value."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_empty_and_single(draw: Any, shape: tuple[int, ...]) -> None:
     assert y.shape == dx.shape == x.shape
     assert dbias.shape == bias.shape
     if x.numel():
-        assert_close(y, gelu(x, bias), ulps=256)  # few values, any of them near 0
+        assert_close(y, gelu(x, bias), ulps=256)  # few values, perhaps all near 0
         assert_close(dbias, gelu(x, bias, "tanh", 1, g).reshape(-1, shape[-1]).sum(0), ulps=256)
     else:
         assert torch.count_nonzero(dbias) == 0
@@ -90,7 +90,7 @@ def test_zero_dimensional(draw: Any) -> None:
 
 
 def test_negative_bit_is_seen(draw: Any) -> None:
-    """The imaginary part of a conjugate is a float tensor whose memory has the other sign."""
+    """The imaginary part of a conjugate is a float tensor whose memory has the opposite sign."""
     z = torch.complex(draw(4, 1), draw(4, 1))
     for x in (z.conj().imag, z.conj().imag[0, 0], z.conj().imag[0]):
         assert x.is_neg()
@@ -101,7 +101,7 @@ def test_negative_bit_is_seen(draw: Any) -> None:
 
 
 def lazily_negative(t: Any) -> Any:
-    """An equal tensor, contiguous, whose memory has the other sign."""
+    """Returns an equal contiguous tensor whose memory has the opposite sign."""
     view = torch._neg_view(-t.detach())
     assert view.is_neg()
     assert view.is_contiguous()
@@ -110,7 +110,7 @@ def lazily_negative(t: Any) -> Any:
 
 @pytest.mark.parametrize("name", CASES)
 def test_negative_bit_of_every_operand(draw: Any, name: str) -> None:
-    """Layouts of each operand alone, and of the cotangent; at a first and at a later call."""
+    """Each operand alone has the bit, and the cotangent, in a first and in a later call."""
     case = CASES[name]
     inputs = case.inputs(draw, grad=True)
     expected = case.function(*inputs)
@@ -134,7 +134,7 @@ def test_negative_bit_of_a_seed(draw: Any) -> None:
 
 
 def test_negative_bit_of_a_mask(draw: Any) -> None:
-    """A mask of bytes hides what it hides with either sign."""
+    """A mask of bytes hides the same elements with either sign."""
     x, mask = draw(4, 6), (draw(4, 6) > 0).byte() * 3
     expected = scaled_masked_softmax(x, mask)
     for _ in range(2):
@@ -172,7 +172,7 @@ def test_sliced_rows_are_not_copied(draw: Any, monkeypatch: Any) -> None:
 
 
 def test_results_are_ordinary_tensors(draw: Any) -> None:
-    """Contiguous, owning, resizable: torch's own memory."""
+    """Results are contiguous, own their memory, and can be resized: they are torch's own memory."""
     y = bias_gelu(draw(4, 6).mT, draw(4))
     assert y.is_contiguous()
     assert y._base is None
@@ -180,7 +180,7 @@ def test_results_are_ordinary_tensors(draw: Any) -> None:
 
 
 def test_expanded_mask_is_copied_as_it_lies_in_memory(draw: Any, monkeypatch: Any) -> None:
-    """Its columns lie apart, so it is copied: once for the heads that share it, not for each."""
+    """Its columns are not contiguous, so it is copied: once for all heads that share it."""
     seen: list[Any] = []
 
     class Native:

@@ -1,7 +1,8 @@
 """Norms, gated units and rotary embedding of Liger-Kernel: its published cases, on the CPU.
 
-Shapes and tolerances are those of test/transformers, the largest shapes smaller; each is held to
-float64 as well, by gradients of random cotangents. Tolerances of 1 and 10000 are not repeated.
+Shapes and tolerances come from test/transformers, with the largest shapes reduced. Each case is
+also compared with float64, with gradients of random cotangents. Tolerances of 1 and 10000 are not
+repeated.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
 
 
 def of_parameters(module: torch.nn.Module) -> Callable[..., Any]:
-    """The module as a function of its parameters, after its inputs."""
+    """Returns the module as a function of its inputs and then its parameters."""
     names = [name for name, _ in module.named_parameters()]
 
     def run(*tensors: Tensor) -> Any:
@@ -113,7 +114,7 @@ def test_fused_add_rms_norm(
     x, residual, weight = (draw(*s, dtype=dtype) / 3 for s in (shape, shape, (d,)))
 
     def exact(x: Tensor, r: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        # What is normalised is the sum as a tensor of its dtype has it.
+        # The input of the norm is the sum rounded to its dtype.
         rounding = (x.to(dtype) + r.to(dtype)).double() - (x + r)
         s = x + r + rounding.detach()
         return rms_norm(s, offset + w), s
@@ -187,12 +188,12 @@ MLPS: dict[str, tuple[Callable[[Any], Any], Callable[..., Tensor]]] = {
 @pytest.mark.parametrize("name", MLPS)
 @pytest.mark.parametrize(("shape", "wide"), [((2, 256, 256), 512), ((6, 42, 123), 431)], ids=str)
 def test_mlps(draw: Any, name: str, shape: Any, wide: int, dtype: torch.dtype) -> None:
-    """Numbers as models have them; products of normal matrices are of thousands there."""
+    """Inputs have sizes as in models; products of normal matrices would be in the thousands."""
     make, exact = MLPS[name]
     options = config(hidden_size=shape[-1], intermediate_size=wide, mlp_multipliers=(0.7, 1.3))
     module = make(options).to(dtype)
     parameters = [p.detach() for p in module.parameters()]
-    # Matrix products of torch round to the dtype between: of the largest number that is little.
+    # torch rounds matrix products to the dtype in between: little, relative to the largest number.
     replay(of_parameters(module), exact, [draw(*shape, dtype=dtype) / 3, *parameters], ulps=32)
 
 
@@ -263,7 +264,7 @@ def test_gemma4(draw: Any, changes: Any, layer_idx: int | None, factor: int) -> 
 
 
 def tables(positions: int, d: int, dtype: torch.dtype, batch: int = 1) -> tuple[Tensor, Tensor]:
-    """Doubled, as Hugging Face has them."""
+    """Returns doubled tables, as in Hugging Face's models."""
     angles = torch.arange(positions)[:, None] * 10000.0 ** -(torch.arange(0, d, 2) / d)
     doubled = torch.cat((angles, angles), -1).expand(batch, -1, -1)
     return doubled.cos().to(dtype), doubled.sin().to(dtype)
@@ -274,7 +275,7 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat((-second, first), -1) * sin
 
 
-# test_rope.py, with fewer heads and positions where it has most.
+# test_rope.py, with reduced heads and positions in its largest cases.
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("expanded", [True, False])
 @pytest.mark.parametrize("dtype", [FLOAT, BFLOAT, torch.float16], ids=str)
@@ -325,7 +326,7 @@ def test_rope(
 @pytest.mark.parametrize("dtype", [FLOAT, BFLOAT, torch.float16], ids=str)
 @pytest.mark.parametrize(("positions", "heads", "d"), [(128, 8, 64), (42, 7, 92)])
 def test_rope_of_vision(draw: Any, positions: int, heads: int, d: int, dtype: torch.dtype) -> None:
-    """Tables [positions, d], which stay float32 there: the results have the dtype of q and k."""
+    """Tables [positions, d] stay float32 there; the results have the dtype of q and k."""
     q, k = (draw(positions, heads, d, dtype=dtype) / 3 for _ in range(2))
     cos, sin = (table[0] for table in tables(positions, d, FLOAT))
     wide = cos.double()[:, None], sin.double()[:, None]

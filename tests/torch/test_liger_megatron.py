@@ -1,4 +1,4 @@
-"""What Liger-Kernel has for Megatron-LM: norm, SwiGLU, rotary embedding and losses of one rank."""
+"""Liger-Kernel's functions for Megatron-LM: norm, SwiGLU, rotary, and losses of one rank."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_swiglu(draw: Any, dtype: torch.dtype) -> None:
 @BOTH
 @pytest.mark.parametrize("part", [32, 12])
 def test_rotary(draw: Any, dtype: torch.dtype, part: int) -> None:
-    """Cosines and sines are rounded as the tensor's numbers are; the rest of a head passes."""
+    """Cosines and sines are rounded to the tensor's dtype; the rest of a head passes unchanged."""
     freqs = torch.outer(torch.arange(7.0), torch.rand(part // 2)).repeat(1, 2)[:, None, None]
 
     def exact(t: Tensor) -> Tensor:

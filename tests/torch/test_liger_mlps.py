@@ -1,6 +1,6 @@
-"""Liger-Kernel's layers that it computes in tiles, in one kernel, and for experts.
+"""Liger-Kernel's layers for tiled computation, in one kernel, and for experts.
 
-Held to formulas in float64, by values and by gradients of random cotangents.
+They are compared with formulas in float64, in values and in gradients of random cotangents.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLOAT, BFLOAT = torch.float32, torch.bfloat16
 BOTH = pytest.mark.parametrize("dtype", [FLOAT, BFLOAT], ids=str)
 
 
-# By their names: how a tiled layer is made, its ordinary kind, and what both compute.
+# By name: the constructor of a tiled layer, its ordinary class, and their common formula.
 TILED: dict[str, tuple[Any, Any, Callable[[Tensor], Tensor]]] = {
     "LigerTiledSwiGLUMLP": (liger.LigerTiledSwiGLUMLP, liger.LigerSwiGLUMLP, silu),
     "LigerTiledGEGLUMLP": (
@@ -66,7 +66,7 @@ def test_tiled(
 
 
 class Largest(TorchDispatchMode):
-    """The number of elements of the largest result of an operation."""
+    """Records the number of elements of an operation's largest result."""
 
     elements = 0
 
@@ -80,7 +80,7 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", TILED)
 def test_tiles_keep_the_peak_low(name: str) -> None:
-    """Nothing that is saved for the backward pass is wider than the input."""
+    """No array saved for the backward pass is wider than the input."""
     make, ordinary, _ = TILED[name]
     options = config(hidden_act=ACTIVATIONS[name], intermediate_size=640)
     x = torch.randn(256, 16, requires_grad=True)
@@ -104,7 +104,7 @@ def test_tiles_keep_the_peak_low(name: str) -> None:
 
 
 def test_tiles_of_any_function(draw: Any) -> None:
-    """`fn` draws random numbers, and the backward pass the same again."""
+    """`fn` draws random numbers, and the backward pass draws the same ones."""
     layer = torch.nn.Linear(6, 6).double()
     fn = lambda module, x: torch.nn.functional.dropout(module(x), 0.5).tanh()  # noqa: E731
     x, g = draw(2, 9, 6, grad=True), draw(2, 9, 6)
@@ -147,7 +147,7 @@ def test_tiles_of_what_has_no_positions() -> None:
 
 
 def test_the_methods_of_the_tiled_function(draw: Any) -> None:
-    """Gradients of parameters are added to their `grad`, as the original's backward does."""
+    """Gradients of parameters are added to their `grad`, as in the original's backward."""
     layer = torch.nn.Linear(6, 6).double()
     fn = lambda module, x: module(x).tanh()  # noqa: E731
     x, g = draw(9, 6, grad=True), draw(9, 6)
@@ -205,7 +205,7 @@ def test_mlp_of_one_kernel(draw: Any, multipliers: Any, dtype: torch.dtype) -> N
 
 
 def experts(x: Tensor, w: Tensor, up: Tensor, down: Tensor, index: Tensor) -> Tensor:
-    """Token by token."""
+    """Computes the experts token by token."""
     rows = []
     for token, numbers, weights in zip(x, index.tolist(), w, strict=True):
         parts = []

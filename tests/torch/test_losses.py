@@ -18,14 +18,14 @@ def drawn(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
 
 
 def reference(logits: Tensor, labels: Tensor, **options: Any) -> Tensor:
-    """The loss of each row, in float64."""
+    """Returns the loss of each row, in float64."""
     rows = logits.double().flatten(0, -2)
     found = torch.nn.functional.cross_entropy(rows, labels.flatten(), reduction="none", **options)
     return found.view(labels.shape)
 
 
 def close(found: Tensor, expected: Tensor, logits: Tensor) -> None:
-    """Values, and gradients towards the logits for random cotangents."""
+    """Compares values, and gradients towards the logits for random cotangents."""
     unit = {torch.float32: 1e-6, torch.bfloat16: 8e-3}
     torch.testing.assert_close(
         found.double(), expected, rtol=unit[found.dtype], atol=10 * unit[found.dtype]
@@ -131,7 +131,7 @@ def test_what_liger_predicts(reduction: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_functions_of_liger(reduction: str, dtype: torch.dtype) -> None:
-    """By position, through `apply`, and through `forward` and `backward` of a user's Function."""
+    """Functions are called by position, by `apply`, and by `forward` and `backward`."""
     logits, labels = drawn(dtype)
     rows, labels = logits.flatten(0, 1).detach().requires_grad_(), labels.flatten()
     hidden = torch.randn(24, 9).to(dtype).requires_grad_()
@@ -181,7 +181,7 @@ def test_functions_of_liger(reduction: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("mode", ["global", "partition"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_losses_of_split_rows_of_liger(formula: str, mode: str, dtype: torch.dtype) -> None:
-    """A group of one rank; `tests/distributed` has several."""
+    """The group has one rank; `tests/distributed` has several."""
     logits, labels = drawn(dtype)
     smoothing = 0.1 * 37 / 36 if formula == "megatron" else 0.1
     module = liger.LigerVocabParallelCrossEntropy(5, 0.1, "none", formula, mode)
@@ -208,7 +208,7 @@ def test_options_of_split_rows_of_liger(options: Any, words: str) -> None:
 
 
 class TwoRanks:
-    """The checks of a group before its use."""
+    """A group of two ranks, for checks before its use."""
 
     def size(self) -> int:
         return 2

@@ -1,4 +1,4 @@
-"""Modules that are made inside a compiled function, as torch's own can be."""
+"""Modules that are made inside a compiled function, which torch's own modules allow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONFIG = SimpleNamespace(
     sequence_parallel=False,
     persist_layer_norm=False,
 )
-# Arguments that are no sizes and no configuration.
+# Arguments other than sizes and configurations.
 ARGUMENTS = {
     "FusedScaleMaskSoftmax": (True, False, "padding", True, None, True, None),
     "LigerMegatronRMSNorm": (SimpleNamespace(**{**vars(CONFIG), "normalization": "RMSNorm"}), 8),
@@ -79,7 +79,7 @@ def test_a_module_is_made_inside(kind: type[nn.Module]) -> None:
     torch._dynamo.reset()
     whole = torch.compile(function, backend="aot_eager", fullgraph=True)
     if any(True for _ in kind(*arguments).parameters()):
-        with pytest.raises(Unsupported, match=r"nn\.Parameter"):  # as torch's own modules
+        with pytest.raises(Unsupported, match=r"nn\.Parameter"):  # like torch's own modules
             whole(x)
     else:
         assert torch.equal(whole(x), expected)

@@ -17,7 +17,7 @@ from tests.torch.cases import CASES
 MASK = torch.ones(1, 5) > 0
 softmax = megatron.FusedScaleMaskSoftmax(False, False, "causal", True, None, True, 0.5, (2, 0))
 
-# Of x [4, 5] and bias [5].
+# Functions of x [4, 5] and bias [5].
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mixed dtypes": lambda x, b: bt.bias_gelu(x.float(), b.bfloat16()),
     "mask": lambda x, b: bt.scaled_masked_softmax(x, MASK.to(x.device)),
@@ -58,7 +58,7 @@ def kind(t: Tensor) -> Any:
 
 
 def assert_same_kinds(function: Callable[..., Tensor], inputs: Any) -> None:
-    """Twice: at a first call of its kind, and as a remembered one. With second derivatives."""
+    """Calls it twice, as a new and as a known kind of call. With second derivatives."""
     y = function(*inputs)
     elsewhere = [on_meta(t) for t in inputs]
     for _ in range(2):
@@ -78,7 +78,7 @@ def assert_same_kinds(function: Callable[..., Tensor], inputs: Any) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_ops(draw: Any, name: str) -> None:
     inputs = CASES[name].inputs(draw, grad=True)
-    if name.startswith("softmax mask"):  # whose mask is on the CPU
+    if name.startswith("softmax mask"):  # its mask is on the CPU
         with pytest.raises(ValueError, match="mask is on cpu, expected meta, where x is"):
             CASES[name].function(*map(on_meta, inputs))
     else:

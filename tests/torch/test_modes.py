@@ -1,4 +1,4 @@
-"""The modes and hooks of autograd that a training loop brings along."""
+"""The modes and hooks of autograd in a training loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_inference_mode_and_no_grad(draw: Any) -> None:
 
 
 def test_autocast(draw: Any) -> None:
-    """A linear layer's bfloat16 and a float32 bias: float32, as F.gelu(x + bias) would give."""
+    """The bfloat16 of a linear layer plus a float32 bias gives float32, like F.gelu(x + bias)."""
     linear = torch.nn.Linear(6, 5, bias=False)
     x = draw(4, 6, dtype=torch.float32)
     bias = draw(5, dtype=torch.float32, grad=True)

@@ -1,4 +1,4 @@
-"""BiasGELU as modules are used: copied, pickled, loaded, parametrised, moved."""
+"""BiasGELU in the usual life of a module: copied, pickled, loaded, parametrised, moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes of torch's graph in C++, and the way without them."""
+"""C++ nodes of torch's graph, and the path without them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_memory_of_results(draw: Any) -> None:
         assert bt.token_log_probs(x, labels).shape == (3,)
     assert bt.log_softmax(draw(0, 5)).shape == (0, 5)
     assert bt.logsumexp(draw(5)).shape == ()
-    row = draw(2, 5)[::2]  # of one row, whose stride no element has
+    row = draw(2, 5)[::2]  # one row, whose stride no element uses
     assert bt.log_softmax(row).flatten().resize_(7).shape == (7,)
     for is_inferred in (True, False):
         with torch.inference_mode(is_inferred):
@@ -167,7 +167,7 @@ def test_hooks_of_saved_tensors(draw: Any) -> None:
 
 
 def test_nothing_is_kept_alive(draw: Any) -> None:
-    """Not by a node that is gone, nor what was not kept by one that is there."""
+    """A freed node keeps nothing alive, and a living node keeps only what it saved."""
     x, weight = draw(3, 5, grad=True), draw(5, grad=True)
     h = x * 1.0
     y = bt.scaled_softmax(h, 0.5)
@@ -179,7 +179,7 @@ def test_nothing_is_kept_alive(draw: Any) -> None:
     del y
     gc.collect()
     assert result() is None
-    loss(x, weight)  # and dropped with its graph
+    loss(x, weight)  # dropped with its graph
 
 
 def test_a_long_chain_is_dropped(draw: Any) -> None:
@@ -230,7 +230,7 @@ def test_what_is_not_asked_for_is_not_computed(draw: Any, monkeypatch: pytest.Mo
 
 
 def test_threads_of_their_own(draw: Any) -> None:
-    """Several at once go forward and back, on one graph and on their own."""
+    """Several threads run forward and backward at once, on one graph and on their own."""
     x, weight = draw(30, 50, grad=True), draw(50, grad=True)
     expected = grad(loss(x, weight), (x, weight))
     shared = loss(x, weight)
@@ -248,10 +248,10 @@ def test_threads_of_their_own(draw: Any) -> None:
     assert right == [True] * 200
 
 
-# Between the parts of a graph torch itself reads .grad of what is no leaf.
+# Between the parts of a graph torch itself reads .grad of tensors that are no leaves.
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 def test_compiled_autograd(draw: Any, fresh_compiler: None) -> None:
-    """It calls the rules of a node without the node: graphs of one shape are compiled once."""
+    """It calls the rules of a node without the node: graphs of equal shape compile once."""
     x, weight, cos, sin = (
         draw(2, 3, 6, grad=True),
         draw(6, grad=True),
@@ -259,7 +259,7 @@ def test_compiled_autograd(draw: Any, fresh_compiler: None) -> None:
         draw(3, 3),
     )
     for eps in (1e-6, 1e-6, 0.5, 0.1):
-        y = bt.rotary(bt.rms_norm(x, weight, eps=eps), cos, sin)  # tables are known by their shapes
+        y = bt.rotary(bt.rms_norm(x, weight, eps=eps), cos, sin)  # shapes identify the tables
         value = bt.log_softmax(y).square().sum()
         expected = grad(value, (x, weight, cos), retain_graph=True)
         with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
@@ -270,7 +270,7 @@ def test_compiled_autograd(draw: Any, fresh_compiler: None) -> None:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 def test_compiled_autograd_in_one_graph(draw: Any, fresh_compiler: None) -> None:
-    """The forward pass was compiled; dynamo refuses the node of an eager one."""
+    """The forward pass is compiled too, because dynamo refuses the node of an eager one."""
     x, weight = draw(3, 5, grad=True), draw(5, grad=True)
     expected = grad(loss(x, weight), (x, weight))
     whole = torch.compile(backend="aot_eager", fullgraph=True)
@@ -295,7 +295,7 @@ def test_compiled_autograd_in_one_graph(draw: Any, fresh_compiler: None) -> None
     ],
 )
 def test_without_them(tmp_path: Path, environment: dict[str, str], words: str) -> None:
-    """Silently, by torch.autograd.Function; the numbers are the same."""
+    """bridge silently uses torch.autograd.Function; the numbers are the same."""
     program = """
 import torch, bridge.torch as bt
 from bridge.torch._adapter import nodes
@@ -329,7 +329,7 @@ print(kind, nodes.state(), x.grad.numpy().tobytes().hex(), sep="|")
 def test_a_module_that_is_not_right_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process of its own finds out, be it that it ends."""
+    """A separate process finds out, even if it crashes."""
     source = tmp_path / "cpp" / "border" / "torch" / "nodes.cpp"
     source.parent.mkdir(parents=True)
     for name in nodes._INCLUDED:
@@ -374,7 +374,7 @@ def test_a_failure_is_remembered_for_a_day(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.long
 @pytest.mark.processes
 def test_the_way_without_them_is_as_right() -> None:
-    """Autograd's behaviour with the node, as other tests hold it for torch.autograd.Function."""
+    """Tests of autograd's behaviour with nodes also pass with torch.autograd.Function."""
     files = ("derivatives", "modes", "routes", "transforms", "profiler")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--sample", "1"]
     done = subprocess.run(

@@ -1,9 +1,9 @@
-"""The cases that the originals publish for themselves, put to the drop-ins.
+"""The cases that the originals publish for themselves, applied to the drop-ins.
 
-Here the softmax kernels, in test_original_modules.py the rest. Shapes, dtypes and tolerances are
-theirs. On top of each: a comparison with float64 that scales with the values themselves (a
-tolerance of 1e-3 passes on zeros where rows have 2048 keys), and gradients of random cotangents.
-The last tests plant faults and see that the comparison fails.
+This file has the softmax kernels, and test_original_modules.py the rest. Shapes, dtypes and
+tolerances are the originals'. Each case is also compared with float64, relative to the values
+themselves (a tolerance of 1e-3 passes on zeros if rows have 2048 keys), with gradients of random
+cotangents. The last tests plant faults and check that the comparison fails.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torch.autograd import grad
 from bridge.torch import megatron
 from tests.torch.attention import above_diagonal, check_softmax, generator, unfused
 
-# Elements of a case in the default run; the marked ones are full size.
+# The number of elements of a case in the default run; marked cases have full size.
 _MOST = 1 << 19
 
 
 def check_masked_case(
     apply: Any, batch: int, heads: int, queries: int, keys: int, forward: Any, backward: Any
 ) -> None:
-    """Random mask [batch, 1, queries, keys] and all-true mask, in float16, scale 1."""
+    """Checks a random mask [batch, 1, queries, keys] and an all-true mask, in float16, scale 1."""
     random = generator(batch, heads, queries, keys)
     shape = (batch, heads, queries, keys)
     x = (torch.randn(shape, generator=random) * 2).half()
@@ -54,7 +54,7 @@ APEX_TOLERANCES = ({"atol": 1e-3, "rtol": 1e-3}, {"atol": 1.5e-1, "rtol": 5e-3})
 
 
 def heads_within(elements: int, queries: int, keys: int) -> tuple[int, int]:
-    """Batch and heads of a case: 2 and 16, or what stays within so many elements."""
+    """Returns batch and heads of a case: 2 and 16, or fewer to stay within `elements`."""
     heads = min(16, max(1, elements // (2 * queries * keys)))
     return (2 if 2 * queries * keys <= 2 * elements else 1), heads
 
@@ -84,7 +84,7 @@ def test_apex_generic_long(queries: int, keys: int) -> None:
     ("queries", "keys"), [*MEGATRON, (1234, 3123), (2322, 4128), (2348, 7234), (2348, 8192)]
 )
 def test_full_size(queries: int, keys: int) -> None:
-    """All heads in one call; the comparison a head at a time, for its memory."""
+    """All heads run in one call; the comparison is head by head, to save memory."""
     shape = (2, 16, queries, keys)
     random = generator(*shape)
     x, g = torch.empty(shape, dtype=torch.float16), torch.empty(shape, dtype=torch.float16)
@@ -107,7 +107,7 @@ def test_full_size(queries: int, keys: int) -> None:
 
 
 class _Given(torch.autograd.Function):
-    """A function of which value and gradient are known already."""
+    """A function with a given value and gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, value: Tensor, gradient: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The cases that the originals publish for their modules, bias-dropout-add and viewless tensors.
 
-Shapes, dtypes and tolerances are theirs; beside them stands a comparison with float64. Where ours
-differs on purpose, the test says so.
+Shapes, dtypes and tolerances are the originals'; each case is also compared with float64. Where our
+results differ on purpose, the test says so.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def layer(dtype: torch.dtype, mask_type: str, fusion: bool = True, **changes: An
     return megatron.FusedScaleMaskSoftmax(**{**arguments, **changes})
 
 
-# apex, tests/L0/run_transformer/test_fused_softmax.py: FusedScaleMaskSoftmax, with the fused and
-# the composed path.
+# apex, tests/L0/run_transformer/test_fused_softmax.py: FusedScaleMaskSoftmax, on the fused and the
+# composed path.
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("scale", [None, 2.0])
 @pytest.mark.parametrize("kind", ["mask", "none", "causal"])
@@ -71,7 +71,7 @@ def test_apex_module_refuses_a_scale_without_float32() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", ["padding", "causal", "none"])
 def test_apex_autocast(dtype: torch.dtype, kind: str) -> None:
-    """There the result has the dtype of autocast; here that of the scores, which is closer."""
+    """apex returns the dtype of autocast; bridge that of the scores, which is closer."""
     random = generator(5)
     x, g = torch.randn(2, 4, 12, 24, 24, generator=random)
     mask = torch.rand(4, 1, 24, 24, generator=random) < 0.5
@@ -112,14 +112,14 @@ class TestMegatronCore:
         torch.testing.assert_close(y, expected, rtol=1e-5, atol=0.0)
 
     def test_more_keys_than_queries(self) -> None:
-        """AssertionError there; the last queries of a longer sequence here."""
+        """The original asserts; bridge treats the queries as the last of a longer sequence."""
         x = torch.randn(1, 1, 16, 16, generator=generator(1))
         module = layer(torch.float32, "causal", fusion=False)
         torch.testing.assert_close(module(x[:, :, 12:], None, None), module(x, None)[:, :, 12:])
 
     @pytest.mark.parametrize("kind", ["padding", "causal"])
     def test_offsets(self, kind: str) -> None:
-        """The published comparison has no causal rule in it, while its module has one."""
+        """The published comparison has no causal rule, although its module has one."""
         x = torch.arange(1.0, 10.0).reshape(1, 1, 3, 3)
         hidden = above_diagonal(3, 3) if kind == "causal" else torch.zeros(3, 3, dtype=torch.bool)
         learned = torch.nn.Parameter(torch.randn(1, generator=generator(2)) * 0.01)
@@ -142,7 +142,7 @@ class TestMegatronCore:
     @pytest.mark.parametrize("scale", [0.5, 1.0, 2.0])
     @pytest.mark.parametrize("kind", ["causal", "padding"])
     def test_scales_and_masks(self, scale: float, kind: str) -> None:
-        """Random cotangents, where the published gradient is that of a sum over rows: zero."""
+        """Cotangents are random, because the published gradient, of a sum over rows, is zero."""
         x, g = torch.randn(2, 2, 4, 8, 8, generator=generator(3))
         mask = torch.ones(2, 1, 8, 8, dtype=torch.bool)
         mask[:, :, :, -2:] = False
@@ -153,7 +153,7 @@ class TestMegatronCore:
         torch.testing.assert_close(y.sum(-1), torch.ones(2, 4, 8), rtol=1e-5, atol=0.0)
 
     def test_scores_are_left_alone(self) -> None:
-        """Two published comparisons hold only where `mask_func` has written into the scores."""
+        """Two published comparisons hold only if `mask_func` has written into the scores."""
         x = torch.arange(1.0, 10.0).reshape(1, 1, 3, 3)
         before = x.clone()
 
@@ -188,7 +188,7 @@ def test_megatron_window_beside_a_padding_mask() -> None:
 
 
 def test_megatron_window_on_the_fused_path() -> None:
-    """The published fault is 0.03125 for a key outside of the window."""
+    """The published fault gives 0.03125 to a key outside the window."""
     module = layer(torch.bfloat16, "causal", window_size=(4, 0))
     probs = module(torch.zeros(8, 1, 32, 32, dtype=torch.bfloat16), None)
     assert not probs[:, 0, 31, :27].any()
@@ -242,7 +242,7 @@ class TestMegatronBiasDropout:
     def test_inference_beside_a_float32_residual(self, dtype: torch.dtype) -> None:
         x = torch.randn(16, 64, generator=generator(8)).to(dtype)
         residual, before = torch.randn(16, 64, generator=generator(9)), x.clone()
-        function = megatron._bias_dropout_add_func  # the name that the published test imports
+        function = megatron._bias_dropout_add_func  # imported by the published test
         y = function((x, None), residual, prob=0.0, training=False)
         assert y.dtype == torch.float32
         assert y.data_ptr() != x.data_ptr()

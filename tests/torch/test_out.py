@@ -1,4 +1,4 @@
-"""Results written into memory that is there already: out= and in place."""
+"""Results written into existing memory: out= and in place."""
 
 from __future__ import annotations
 

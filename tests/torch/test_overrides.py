@@ -18,7 +18,7 @@ import bridge.torch as bt
 from bridge.torch import apex, huggingface, liger, megatron, slapo
 from tests.torch.expected import assert_same_bits
 
-# By the name of what is to be seen: calls of x [4, 5] and bias [5]. Numbers are drawn in the last.
+# By the expected name: calls of x [4, 5] and bias [5]. The last call draws random numbers.
 FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
     "bias_gelu": (
         lambda x, b: bt.bias_gelu(x, b),
@@ -167,7 +167,7 @@ def test_symbolic_trace(draw: Any, name: str, i: int) -> None:
     function = FUNCTIONS[name][i]
     x, bias = draw(4, 5), draw(5)
     if name == "scaled_softmax":
-        bt.scaled_softmax(x)  # nothing that is remembered takes a Proxy
+        bt.scaled_softmax(x)  # no cached plan accepts a Proxy
     traced = fx.symbolic_trace(function)
     called = [node.target for node in traced.graph.nodes if node.op == "call_function"]
     assert getattr(bt, name) in called
@@ -181,7 +181,7 @@ def test_symbolic_trace_of_drop_ins(draw: Any, name: str) -> None:
 
 
 def test_symbolic_trace_of_modules(draw: Any) -> None:
-    """Saved and loaded again too."""
+    """The traced module can also be saved and loaded."""
     model, x = Model(), draw(4, 5)
     traced = fx.symbolic_trace(model)
     assert_same_calls(traced, model, x)
@@ -191,7 +191,7 @@ def test_symbolic_trace_of_modules(draw: Any) -> None:
 
 @pytest.mark.parametrize("module", [bt.RMSNorm(5), bt.CrossEntropyLoss()], ids=repr)
 def test_symbolic_trace_of_what_depends_on_the_input(draw: Any, module: Any) -> None:
-    """On its dtype or its dimensions."""
+    """The module depends on the input's dtype or dimensions."""
     given = [draw(4, 5), torch.tensor([0, 1, 2, 4])][: 1 + isinstance(module, bt.CrossEntropyLoss)]
     assert_same_bits(fx.symbolic_trace(module)(*given), module(*given))
 
@@ -241,7 +241,7 @@ def test_a_trace_of_a_module_alone_is_saved_and_loaded(name: str) -> None:
 
 
 def test_no_annotation_of_a_forward_is_a_text() -> None:
-    """Arguments from which torch.fx makes a trace that cannot be saved."""
+    """A text as annotation would make a trace by torch.fx that cannot be saved."""
     for module in (bt, apex, huggingface, liger, megatron, slapo):
         public = [getattr(module, name) for name in module.__all__]
         for kind in filter(inspect.isclass, public):
@@ -262,7 +262,7 @@ class Seen(TorchFunctionMode):
 
 @pytest.mark.parametrize(("name", "i"), EVERY)
 def test_modes(draw: Any, name: str, i: int) -> None:
-    """A mode is told of each call once, and of nothing within."""
+    """A mode sees each call once, and nothing inside it."""
     function, public = FUNCTIONS[name][i], getattr(bt, name)
     x, bias = draw(4, 5), draw(5)
 
@@ -299,7 +299,7 @@ class Wrapped(Tensor):
 
 
 class Units:
-    """No tensor at all, with a unit beside its values."""
+    """An object with a unit and values, which is no tensor."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values

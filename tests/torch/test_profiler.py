@@ -40,7 +40,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def shown(run: Callable[[], Any]) -> Counter[str]:
-    """Counts the ranges of this library, without those of the engine around them."""
+    """Counts the ranges of this library, without the engine's ranges around them."""
     with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiled:
         run()
     counts = Counter({event.key: event.count for event in profiled.key_averages()})
@@ -50,7 +50,7 @@ def shown(run: Callable[[], Any]) -> Counter[str]:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_calls_have_the_function_s_name(draw: Any, name: str) -> None:
-    """At a first call of its kind and at later ones; no call is there twice."""
+    """Names appear for a first call of its kind and for later ones; each call appears once."""
     x, function = draw(5, 5, grad=True), FUNCTIONS[name]
     for _ in range(2):
         with torch.no_grad():
@@ -123,7 +123,7 @@ def test_nothing_is_recorded_where_no_profiler_runs(draw: Any, monkeypatch: Any)
 
 
 def test_nvtx_ranges(draw: Any, monkeypatch: Any) -> None:
-    """`emit_nvtx` turns into NVTX ranges what it finds recorded; here its start is left out."""
+    """`emit_nvtx` turns recorded ranges into NVTX ranges; the test leaves out its start."""
     for name in ("_enable_profiler", "_disable_profiler"):
         monkeypatch.setattr(profiler, name, lambda *arguments: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)

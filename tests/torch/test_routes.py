@@ -1,4 +1,4 @@
-"""One input, the same bits by every way that torch can take."""
+"""The same input has the same bits on every path through torch."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def test_same_bits(draw: Any, two_threads: None, route: str, dtype: torch.dtype)
 
 
 def test_a_torch_without_backward_classes() -> None:
-    """The short way into backward is left out, and calls are right without it.
+    """Calls are right without the fast path into backward.
 
-    The name is there again before the first call: the torch that runs here needs it.
+    The name exists again before the first call, because this torch needs it.
     """
     program = """
 import torch
@@ -109,7 +109,7 @@ assert autograd._apply("bias_gelu") is apply
 
 
 def test_the_short_way_into_backward() -> None:
-    """The cases left out above exist if torch has the name."""
+    """The cases left out above run if torch has the name."""
     from bridge.torch._adapter import autograd
 
     assert "apply" in vars(autograd._apply("bias_gelu").__self__._backward_cls)

@@ -1,4 +1,4 @@
-"""scaled_softmax and its masked, causal and backward forms: what is theirs alone."""
+"""scaled_softmax and its masked, causal and backward forms: their special properties."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAN, INF = float("nan"), float("inf")
 
 
 def test_hidden_elements_take_no_part(draw: Any) -> None:
-    """Whatever x holds there; and a row with nothing left is zeros with zero gradients."""
+    """Hidden x may be anything; a row with nothing visible gives zeros with zero gradients."""
     x, g = draw(4, 5), draw(4, 5)
     wild = x.masked_fill(MASK, NAN)
     wild[2, :2] = torch.tensor([INF, -INF])
@@ -89,7 +89,7 @@ def test_vmap_over_mask_alone_and_both(draw: Any) -> None:
 
 
 def test_the_graph_keeps_y_alone(draw: Any) -> None:
-    """Neither x nor the mask outlives the forward pass on its account."""
+    """Neither x nor the mask is kept alive after the forward pass."""
     x, mask, g = draw(4, 5, grad=True), MASK.clone(), draw(4, 5)
     kept: list[Any] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
@@ -155,7 +155,7 @@ def test_out(draw: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
 def test_out_is_x_in_a_long_row(draw: Any, dtype: torch.dtype, causal: bool) -> None:
-    """Longer than any buffer: float32's powers are kept where x was."""
+    """The row is longer than any buffer: float32 powers are stored in the memory of x."""
     function = scaled_causal_softmax if causal else scaled_softmax
     x = draw(2, 2**18 + 70).to(dtype)
     expected = function(x, 0.7)
@@ -181,7 +181,7 @@ def test_long_rows_sum_to_one(draw: Any) -> None:
 
 
 def test_scale_is_not_rounded(draw: Any) -> None:
-    """0.1 in bfloat16 is off by 0.1 %, which at scale·x = 30 would be 3 %."""
+    """0.1 in bfloat16 has an error of 0.1 %, which at scale·x = 30 would become 3 %."""
     x = torch.tensor([[300.0, 290.0, 0.0]], dtype=torch.bfloat16)
     assert_close(scaled_softmax(x, 0.1), softmax64(x, None, 0.1), ulps=0.51)
 
@@ -318,6 +318,6 @@ BAD = {
 def test_bad_arguments(what: str) -> None:
     call, error, message = BAD[what]
     scaled_softmax(F32, 1.0)
-    for _ in range(2):  # the second call goes the way that was remembered
+    for _ in range(2):  # the second call uses the cached plan
         with pytest.raises(error, match=re.escape(message)):
             call()

@@ -17,7 +17,7 @@ from tests.torch.expected import DTYPES, assert_close, assert_same_bits
 
 
 class AttnMaskType(enum.Enum):
-    """The calls of code that uses the originals, which is not installed here."""
+    """The enumeration in code that uses the originals, which is not installed here."""
 
     padding = 1
     causal = 2
@@ -42,14 +42,14 @@ def module(mask_type: Any = "padding", scale: Any = 0.5, **changes: Any) -> Fuse
 
 
 def some_mask(*shape: int, dtype: torch.dtype = torch.bool) -> Tensor:
-    """Hides about a third, and the whole of the first row of several."""
+    """Returns a mask that hides about a third, and the whole first row if there are several."""
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(7)) < 0.35
     mask[..., : shape[-2] // 2 and 1, :] = True
     return (mask.to(dtype) * 3) if dtype != torch.bool else mask
 
 
 def check(function: Any, x: Tensor, hidden: Tensor | None, scale: float | None) -> None:
-    """Values and the gradient of a random cotangent, neither of which is written."""
+    """Checks values and the gradient of a random cotangent, and that neither input is written."""
     g = torch.randn(x.shape, generator=torch.Generator().manual_seed(3)).to(x.dtype)
     before = x.detach().clone(), g.clone()
     y = function(x)
@@ -124,7 +124,7 @@ def test_mask_causal_rule_window_and_offset_apply_at_once(
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("mask_type", ["padding", "causal"])
 def test_dtypes_of_the_module(draw: Any, dtype: torch.dtype, mask_type: str) -> None:
-    """Whatever the flags say, the result has the dtype of the scores."""
+    """The result has the dtype of the scores, whatever the flags say."""
     x, mask = draw(2, 3, 6, 6, dtype=dtype, grad=True), some_mask(2, 1, 6, 6)
     hidden = mask | above_diagonal(6, 6) if mask_type == "causal" else mask
     for half, bfloat in ((False, False), (True, False), (False, True)):
@@ -142,7 +142,7 @@ def test_dtypes_of_the_module(draw: Any, dtype: torch.dtype, mask_type: str) -> 
     wide = torch.cat([x.double() * 0.3, logits.double().expand(2, 3, 6, 1)], -1)
     padded = torch.cat([hidden, torch.zeros(2, 1, 6, 1, dtype=torch.bool)], -1)
     expected = softmax64(wide, padded)[..., :-1].detach()
-    roundings = 1.01 if dtype.itemsize == 2 else 32.0  # one of y, none of scale·x
+    roundings = 1.01 if dtype.itemsize == 2 else 32.0  # y is rounded once, scale·x is not
     tolerance = roundings * torch.finfo(dtype).eps / 2
     torch.testing.assert_close(y.detach().double(), expected, rtol=tolerance, atol=2.0**-25)
 
@@ -253,7 +253,7 @@ def test_the_originals_other_methods(draw: Any) -> None:
 
 
 def test_functions_without_limits(draw: Any) -> None:
-    """One dimension, no batch, odd lengths: what no original takes."""
+    """One dimension, no batch, odd lengths: cases that no original accepts."""
     x = draw(17)
     assert_close(megatron.ScaledSoftmax.apply(x, 2.0), softmax64(x, None, 2.0))
     mask = some_mask(1, 17)[0]

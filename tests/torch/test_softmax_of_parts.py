@@ -1,4 +1,4 @@
-"""Softmax and its derivatives where columns are split: the kernels' bits, and no row is sent."""
+"""Softmax and its derivatives on split columns: the kernels' bits, and no row is sent."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from bridge.torch._adapter.dispatcher import dispatch
 from tests.torch.parts_together import on_parts
 
 DTYPES = ["float32", "float64", "bfloat16", "float16"]
-# Columns of a part and how many there are.
+# Columns of a part and the number of parts.
 SPLITS = [(1, 3), (24, 4), (700, 3), (1024, 4), (1536, 2), (3 * 1024, 2)]
 SCALES = [1.0, -0.7, 0.0, 1e-25, 37.0, 3e30, 1e-200, -1e300]
 
 
 def rows_of(rng: np.random.Generator, columns: int, dtype: str) -> Tensor:
-    """`[2, 16, columns]`: of all sizes, and what is no number."""
+    """Returns `[2, 16, columns]`: numbers of all sizes, infinities and NaN."""
     x = rng.standard_normal((32, columns)) * 2.0 ** rng.integers(-3, 3, (32, columns))
     x[1] *= 1e-6
     x[2] = -3.25
-    x[3] += 3000  # beyond it nothing is subtracted from exponents
+    x[3] += 3000  # a larger shift is not subtracted from exponents
     x[4] = x[4] * 60 - 700
     x[5, columns // 2] = np.nan
     x[6, columns - 1] = np.inf
@@ -50,7 +50,7 @@ def rows_of(rng: np.random.Generator, columns: int, dtype: str) -> Tensor:
 
 
 def assert_same(found: Tensor, expected: Tensor) -> None:
-    """The bits; NaN is NaN."""
+    """Compares bits; all NaN count as equal."""
     nan = torch.isnan(expected)
     assert torch.equal(torch.isnan(found), nan)
     kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[expected.element_size()]

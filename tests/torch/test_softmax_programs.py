@@ -1,4 +1,4 @@
-"""The softmaxes' kernels, which stand in for programs, have the bits of these."""
+"""The softmax kernels have the bits of the programs that they replace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SPECIAL = (np.inf, -np.inf, np.nan, 0.0, -0.0, 6e4, 3e38, 1e-40)
 
 
 def _array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Tensor:
-    """Normal rows, some of large spread, some with numbers that are special."""
+    """Draws normal rows, some of large spread, some with special numbers."""
     x = rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 5, (*shape[:-1], 1))
     places = rng.random(shape) < rng.choice([0.0, 0.0, 0.01, 0.3], (*shape[:-1], 1))
     x[places] = rng.choice(_SPECIAL, places.sum())
@@ -38,7 +38,7 @@ def _array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Tens
 
 
 def _compare(op: Any, operands: tuple[Tensor | None, ...], params: Any) -> None:
-    """`op` by its kernel, and as the program which has its name."""
+    """Compares the kernel of `op` with the program of the same name."""
     present = [operand is not None for operand in operands]
     given = [operand for operand in operands if operand is not None]
     rows, columns = given[0].shape[-2:]
@@ -59,7 +59,7 @@ def _compare(op: Any, operands: tuple[Tensor | None, ...], params: Any) -> None:
 def test_kernels_have_their_bits(dtype: str, shape: tuple[int, ...], scale: float) -> None:
     rng = np.random.default_rng(shape[-1])
     mask = torch.tensor(rng.random(shape) < 0.3)
-    mask[..., :1, :] = True  # of rows that are hidden whole
+    mask[..., :1, :] = True  # rows that are fully hidden
     x, g, w = (_array(rng, shape, dtype) for _ in range(3))
     for causal in (0, 1):
         for given in (None, mask):

@@ -1,4 +1,4 @@
-"""Sizes that tracing leaves open: known by an example, or by the data alone."""
+"""Sizes that tracing leaves open: known from an example, or from the data alone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_numbers_that_became_symbols(draw: Any, function: Any, numbers: Any) -> 
 
 
 def test_size_computed_from_another(draw: Any) -> None:
-    """The batch of x is a quotient, that of the mask a size of its own: the example says equal."""
+    """The batch of x is a quotient, the mask's a separate size: the example shows them equal."""
 
     def heads(x: Tensor, mask: Tensor) -> Tensor:
         return scaled_masked_softmax(x.view(-1, 4, 17, 17), mask)
@@ -107,7 +107,7 @@ def test_shapes_that_do_not_fit_are_still_named(draw: Any) -> None:
 
 
 class Layer(nn.Module):
-    """A layer of BERT, whose attention has heads beside the batch in one dimension."""
+    """A layer of BERT, whose attention has batch and heads in one dimension."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ def test_encoders_one_after_the_other(draw: Any) -> None:
 
 
 def positive(x: Tensor) -> Tensor:
-    """The rows of x that begin with a positive number: how many only the data tell."""
+    """Returns rows of x that begin with a positive number; only the data give the count."""
     return x.index_select(0, torch.nonzero(x[:, 0] > 0).squeeze(1))
 
 

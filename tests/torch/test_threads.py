@@ -51,7 +51,7 @@ def test_many_threads_at_once():
 
 
 def test_a_kernel_learns_of_other_dtypes_during_a_call():
-    """Other threads run while torch allocates; what they add leaves the call's own kind alone."""
+    """Other threads run while torch allocates; their new kinds do not affect the call."""
     x, bias = torch.randn(3, 5), torch.randn(5)
     plan = plan_of(PROGRAM, declared.torch.prepare(x, bias), ("float32", "float32"))
     others = ((2, 0), plan._attributes, (-1,), None, *plan._code)
@@ -68,8 +68,7 @@ def test_a_kernel_learns_of_other_dtypes_during_a_call():
 
 
 def test_a_child_of_fork_computes():
-    # GNU's OpenMP waits for ever in a child for workers that stayed with the parent; so would a
-    # comparison by torch.
+    # In a forked child, GNU's OpenMP waits forever for workers of the parent; so would torch.
     program = """
 import os, signal, torch, bridge.torch
 torch.set_num_threads(2)

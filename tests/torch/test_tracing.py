@@ -39,10 +39,10 @@ def test_compile(draw: Any, backend: str) -> None:
         assert_same_bits(one, other)
 
 
-@pytest.mark.parametrize("rank", [2, 9])  # of more than eight, not all sizes are compared
+@pytest.mark.parametrize("rank", [2, 9])  # with more than eight, not all sizes are compared
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_all_gather_alone(draw: Any, rank: int, dynamic: bool | None) -> None:
-    """One process is enough to see that a graph holds all of it."""
+    """One process is enough to see that a graph contains the whole function."""
     compiled = torch.compile(all_gather, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     x = draw(3, 4, *[2] * (rank - 2), grad=True)
     y = compiled(x, tiled=False)
@@ -117,7 +117,7 @@ def test_make_fx(draw: Any) -> None:
         assert_same_bits(one, other)
 
 
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # the checks look at sizes
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # the checks read sizes
 def test_jit_trace(draw: Any) -> None:
     x, bias = draw(4, 3), draw(3)
     traced = torch.jit.trace(bias_gelu, (x, bias))

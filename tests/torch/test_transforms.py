@@ -108,7 +108,7 @@ def test_nestings(draw: Any) -> None:
 
 
 def test_autograd_around_transforms(draw: Any) -> None:
-    """A transform inside leaves a graph that ordinary autograd goes back through."""
+    """A transform inside leaves a graph that ordinary autograd can differentiate."""
     x, bias, g, v = draw(4, 3), draw(3, grad=True), draw(4, 3), draw(4, 3)
     dx = vjp(lambda x: bias_gelu(x, bias), x)[1](g)[0]
     dx.backward(v)
@@ -116,7 +116,7 @@ def test_autograd_around_transforms(draw: Any) -> None:
 
 
 def test_functionalize(draw: Any) -> None:
-    """For which torch has no rule of Functions: ops go through its dispatcher there."""
+    """torch has no rule of Functions for it: ops go through the dispatcher."""
     x, bias, g = draw(4, 3), draw(3), draw(4, 3)
 
     def loss(x: Any) -> Any:

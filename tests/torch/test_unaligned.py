@@ -1,6 +1,6 @@
-"""Memory that does not start at a multiple of an element's size, as files and messages have it.
+"""Memory that does not start at a multiple of an element's size, as in files and messages.
 
-torch takes it, and so do bridge's ops in both frameworks: the same bits as on aligned memory.
+torch accepts it, and so do bridge's ops in both frameworks: the same bits as on aligned memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.torch.expected import assert_close, assert_same_bits
 from tests.torch.test_overrides import DROP_INS, EVERY, FUNCTIONS
 
 DTYPES = [torch.bfloat16, torch.float32, torch.float64]
-# Their matrix products are torch's, whose order of sums depends on the alignment.
+# torch computes their matrix products, in an order of sums that depends on the alignment.
 PRODUCTS = ("LigerMLPFunction", "linear_cross_entropy 0")
 CALLS = {f"{name} {i}": FUNCTIONS[name][i] for name, i in EVERY} | DROP_INS
 
@@ -37,7 +37,7 @@ def unaligned_array(values: np.ndarray, offset: int = 1) -> np.ndarray:
 
 
 def unaligned(tensor: Tensor) -> Tensor:
-    """The same values on NumPy's memory; a leaf where the tensor is one."""
+    """Returns the same values on NumPy's memory; a leaf if the tensor is a leaf."""
     detached = tensor.detach().contiguous()
     raw = unaligned_array(
         detached.view(torch.int16 if tensor.element_size() == 2 else detached.dtype).numpy()
@@ -50,7 +50,7 @@ def unaligned(tensor: Tensor) -> Tensor:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("call", CALLS)
 def test_values_and_gradients(draw: Any, call: str, dtype: torch.dtype) -> None:
-    """Also of cotangents that are not aligned, and where autograd has recorded the call."""
+    """Cotangents may be unaligned too, and autograd may have recorded the call."""
     function = CALLS[call]
     x, bias = draw(4, 5, dtype=dtype), draw(5, dtype=dtype)
     results, gradients = [], []
@@ -148,7 +148,7 @@ def test_transforms(draw: Any) -> None:
 
 
 def test_what_torch_reads_from_a_file() -> None:
-    """Sensors, safetensors and messages: a header of any length, then numbers."""
+    """Sensors, safetensors and messages have a header of any length before the numbers."""
     values = np.linspace(-2, 2, 24, dtype=np.float32)
     message = bytearray(b"header!" + values.tobytes())
     x = torch.frombuffer(message, dtype=torch.float32, offset=7).view(4, 6)
@@ -162,7 +162,7 @@ def test_what_torch_reads_from_a_file() -> None:
 
 
 def test_in_jax(rng: np.random.Generator) -> None:
-    """NumPy's arrays as arguments of ops and of functions that cross."""
+    """NumPy's arrays are arguments of ops and of functions of the other framework."""
     values = rng.standard_normal((4, 6)).astype(np.float32)
     x = unaligned_array(values)
     for function in (bridge.jax.rms_norm, bridge.jax.scaled_softmax, bridge.jax.bias_gelu):

@@ -1,4 +1,4 @@
-"""make_viewless_tensor and what belongs to it: no base, the same memory, every transform."""
+"""make_viewless_tensor and its related functions: no base, the same memory, every transform."""
 
 from __future__ import annotations
 
@@ -153,10 +153,10 @@ def test_without_gradients(draw: Any, keep_graph: bool, guard: Any) -> None:
 
 @keep_graphs
 def test_a_write_is_seen_by_tensors_saved_before(draw: Any, keep_graph: bool) -> None:
-    """The original's own version counter hides it, and the gradient is wrong without a word."""
+    """The original's own version counter hides the write, and the gradient is silently wrong."""
     h = draw(3, 4, grad=True) * 2
     v = h.mT
-    y = v.sin()  # keeps v for its backward pass
+    y = v.sin()  # saves v for its backward pass
     viewless = make_viewless_tensor(v, False, keep_graph)
     with torch.no_grad():
         viewless.add_(1.0)
@@ -197,7 +197,7 @@ def test_memory_that_moves_does_so_for_both(draw: Any, keep_graph: bool) -> None
 
 
 class Watched:
-    """Dies with the graph node it is tied to."""
+    """An object that dies with its graph node."""
 
 
 def _node_of(x: Tensor) -> weakref.ref[Watched]:
@@ -237,7 +237,7 @@ def test_a_view_keeps_its_base(draw: Any) -> None:
 
 
 def test_memory_is_freed_when_data_is_replaced(draw: Any) -> None:
-    """The use in pipelines: the graph stays, the activations go."""
+    """Pipelines use it this way: the graph stays, the activations are freed."""
     h = draw(64, 64, grad=True) * 2
     y = kept(h.mT)
     storage = weakref.ref(h.untyped_storage())
@@ -289,7 +289,7 @@ def test_errors() -> None:
 def test_apply_takes_any_tensor(draw: Any) -> None:
     for x in (draw(3, 4, grad=True), draw(3, 4, grad=True).mT):
         g = draw(*x.shape)
-        y = MakeViewlessTensor.apply(x, False)  # as the original, which looks at x alone
+        y = MakeViewlessTensor.apply(x, False)  # like the original, which checks x alone
         assert y is not x
         assert y._base is None
         assert torch.equal(grad(y, x, g)[0], g)

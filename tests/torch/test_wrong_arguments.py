@@ -1,4 +1,4 @@
-"""Arguments that are of the wrong kind altogether: the error names the argument and what came."""
+"""Arguments of a wrong kind: the error names the argument and its value."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def softmax_module(**changes: Any) -> megatron.FusedScaleMaskSoftmax:
 
 train, infer = megatron.bias_dropout_add_fused_train, megatron.bias_dropout_add_fused_inference
 
-# By the name of the argument, which ends each key: the calls that take such a thing.
+# By the name of the argument, which ends each key: the calls with such an argument.
 TENSORS: dict[str, Function] = {
     "bias_gelu x": lambda v: bt.bias_gelu(v, BIAS),
     "bias_gelu bias": lambda v: bt.bias_gelu(X, v),
@@ -137,7 +137,7 @@ def test_tensors(what: str) -> None:
         with pytest.raises(TypeError, match=rf"\b{argument}\b.* type {kind}\b"):
             TENSORS[what](value)
     for nested in (NESTED, JAGGED):
-        # A drop-in's own names of its arguments are those of the original.
+        # A drop-in's error uses the original's names of arguments.
         with pytest.raises(TypeError, match=rf"\b({argument}|input)\b.*\bnested\b|AllGather"):
             TENSORS[what](nested)
 
@@ -192,7 +192,7 @@ def test_numbers(what: str) -> None:
         (NESTED, TypeError, "is nested, expected a dense tensor"),
         ([1], TypeError, "has type list, expected an integer"),
     ],
-    # Not of all its numbers, which differ from run to run: pytest-xdist compares the names.
+    # Without the array's numbers, which differ between runs: pytest-xdist compares the names.
     ids=lambda value: "nested" if value is NESTED else str(value),
 )
 def test_integers(argument: str, value: Any, error: Any, words: str) -> None:
@@ -359,7 +359,7 @@ def test_a_nested_tensor_has_a_viewless_one() -> None:
         megatron.assert_viewless_tensor(JAGGED)
 
 
-# Calls on a tensor that requires a gradient, by the shape of another one: one that fits, and one
+# Calls on a tensor that requires a gradient and on another tensor, with a shape that fits and one
 # that does not.
 SHAPES: dict[str, tuple[Callable[[Tensor, Tensor], Any], tuple[int, ...], tuple[int, ...]]] = {
     "rms_norm": (lambda x, w: bt.rms_norm(x, w), (4,), (3,)),
@@ -386,7 +386,7 @@ SHAPES: dict[str, tuple[Callable[[Tensor, Tensor], Any], tuple[int, ...], tuple[
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_shape_that_does_not_fit_after_calls_that_autograd_recorded(name: str) -> None:
-    """Errors are those of the first call: the cached entry of a kind says nothing of shapes."""
+    """Errors are the same as in a first call: the cached entry of a kind does not cover shapes."""
     call, fitting, other = SHAPES[name]
     x = torch.randn(2, 4, requires_grad=True)
     said = []
@@ -400,7 +400,7 @@ def test_a_shape_that_does_not_fit_after_calls_that_autograd_recorded(name: str)
 
 
 def test_a_shape_that_does_not_fit_beside_another_object_of_the_same_number() -> None:
-    """The kernel of that number was called before, if not with this very object."""
+    """The kernel of an equal number was called before, but not with this very object."""
     x = torch.randn(2, 4, requires_grad=True)
     for _ in range(2):
         bt.rms_norm(x, torch.ones(4), eps=float("3e-6"))

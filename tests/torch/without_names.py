@@ -1,9 +1,9 @@
-"""Runs calls of bridge with one private name of torch after the other taken away.
+"""Runs calls of bridge with each private name of torch removed in turn.
 
 `python -m tests.torch.without_names PART PARTS` prints a line of JSON for each of every PARTS-th
-name, from the PART-th on: the names that were taken away, whether there is nothing to do without
-them, and what became of the calls: "" or the error. Without PART and PARTS it takes away all names
-at once that something can be done without.
+name, from the PART-th on: the removed names, True if bridge cannot work without them, and the
+outcome of the calls: "" or the error. Without PART and PARTS it removes all names with a fallback
+at once.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 import jax.numpy as jnp
 import torch
 
-# Nothing of bridge is imported here: what is taken away must be gone before that.
+# bridge is not imported here: names must be removed before its import.
 
-# Without these a call takes a way on which nothing else is asked for.
+# Without these, a call takes a path that uses no other name.
 LEADING = {"torch._C._len_torch_dispatch_stack", "torch._C._len_torch_function_stack"}
 
 
@@ -55,7 +55,7 @@ def crossing_calls() -> None:
 
 
 def start(task: Callable[[], Any]) -> Callable[[], Any]:
-    """Begins a task in a forked process; what is returned waits for its answer."""
+    """Begins a task in a forked process; the returned function waits for its answer."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -78,7 +78,7 @@ def start(task: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def names() -> dict[str, bool]:
-    """Each name, but for attributes, and whether it is needed."""
+    """Returns each name, except attributes, and True if it is needed."""
     from bridge._private.torch import names
 
     return {entry.path: entry.is_needed for entry in names.entries if "." in entry.path}
