@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# The C++ side by itself: the CPU library against a brute-force reference under ASan and UBSan, the
-# CUDA kernels' source in the host emulator against the CPU library bit for bit under the same, and
-# the accuracy programs: 16-bit inputs all, float32 coarsely, one checksum for every instruction set,
-# and how many elements dropout keeps.
-# With --quick only what ends in a minute once it is built: no emulator and no accuracy.
+# Checks the C++ code alone: the CPU library against a brute-force reference under ASan and UBSan,
+# the source of the CUDA kernels in the host emulator against the CPU library, bit for bit, under the
+# same sanitizers, and the accuracy programs: all 16-bit inputs, a sample of float32, one checksum for
+# every instruction set, and the keep rate of dropout.
+# --quick leaves out the emulator and the accuracy: the rest takes a minute once it is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 unset MAKEFLAGS # of the make that runs this, whose jobs ninja cannot share
 jobs=$(nproc)
 core=$(ls -t build/cp*-cp*-*/cpp/libbridge_core.a | head -1) # as it is installed
 
-# -O1 after the flags of the build, whose -O3 would double the time to compile and to no purpose:
-# what is read and written is the same.
+# -O1 overrides the build's -O3, which would double the time to compile without a benefit: reads and
+# writes of memory are the same.
 sanitize="-g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 compile="<CMAKE_CXX_COMPILER> <DEFINES> <INCLUDES> <FLAGS> -O1 -o <OBJECT> -c <SOURCE>"
 cmake -S cpp -B build/check-cpp -G Ninja -DCMAKE_BUILD_TYPE=Release -DBRIDGE_CPP_TESTS=ON \
@@ -20,8 +20,8 @@ cmake -S cpp -B build/check-cpp -G Ninja -DCMAKE_BUILD_TYPE=Release -DBRIDGE_CPP
 cmake --build build/check-cpp
 ctest --test-dir build/check-cpp --output-on-failure -j "$jobs" -R '_check$'
 
-# Nothing compiled for one instruction set may be linked into another. Of the installed objects:
-# sanitizers bring symbols of their own.
+# No object for one instruction set may need symbols of another. The check uses installed objects,
+# because sanitizers add symbols of their own.
 for folder in "$(dirname "$core")"/CMakeFiles/bridge_{kernels,hot}_*.dir; do
   isa=${folder##*_}
   objects=$(find "$folder" -name '*.o' -printf '%p;')
@@ -30,7 +30,7 @@ done
 
 [[ ${1:-} != --quick ]] || exit 0
 
-# What is compiled while Python runs, without warnings then.
+# The code that is compiled while Python runs must compile without warnings.
 torch=$(python -c 'import importlib.util; print(*importlib.util.find_spec("torch").submodule_search_locations)')
 headers=$(python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
 "${CXX:-g++}" -std=c++20 -fsyntax-only -Wall -Wextra -Wshadow -Werror -isystem "$torch/include" \

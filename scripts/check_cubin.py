@@ -267,7 +267,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the reports there too")
     parser.add_argument("--nvcc", default="nvcc")
     parser.add_argument(
-        "--if-available", action="store_true", help="without nvcc say so and exit with status 0"
+        "--if-available",
+        action="store_true",
+        help="exit with status 0 and a message if there is no nvcc",
     )
     arguments = parser.parse_args()
     nvcc = shutil.which(arguments.nvcc)

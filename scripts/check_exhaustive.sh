@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# One of the C++ parts of `make exhaustive` (scripts/exhaustive.py), each against a reference that is
-# good to a hundredth of a unit in the last place.
+# Runs one of the C++ parts of `make exhaustive` (scripts/exhaustive.py). The references are accurate
+# to a hundredth of a unit in the last place.
 #
-#   random-calls         of the CPU's kernels, others each time; scripts/check_cpp.sh builds them
-#   emulator             the same of the CUDA kernels in the host emulator
+#   random-calls         other random calls of CPU kernels each time; check_cpp.sh builds them
+#   emulator             the same for the CUDA kernels in the host emulator
 #   accuracy-dropout     the keep rate over 2^28 words
-#   accuracy-elementary  every float32 there is, and random float64
-#   accuracy-gelu        every float16, bfloat16 and float32 through every form and derivative: an hour
+#   accuracy-elementary  every float32, and random float64
+#   accuracy-gelu        every float16, bfloat16 and float32, in every form and derivative: an hour
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build/accuracy

@@ -162,9 +162,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="plant only faults whose name contains this")
     parser.add_argument(
-        "--sample", type=int, metavar="N", help="plant so many of them, others for each commit"
+        "--sample", type=int, metavar="N", help="plant N of them, different ones for each commit"
     )
-    parser.add_argument("--build", type=Path, help="a build folder of the sources as they are")
+    parser.add_argument("--build", type=Path, help="a build folder of the present sources")
     options = parser.parse_args()
     faults = [fault for fault in FAULTS if options.only in fault.name]
     if options.sample is not None and options.sample < len(faults):

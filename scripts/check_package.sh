@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a user installs: the sdist is whole, a wheel builds from it alone, and that wheel imports, and
-# compiles a declared op, where neither framework nor a CUDA driver is.
+# Checks the installed package: the sdist is complete, a wheel builds from it alone, and that wheel
+# imports and compiles a declared op on a machine without either framework and without a CUDA driver.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=build/package
@@ -16,7 +16,7 @@ folder = os.path.abspath(sys.argv[1])
 print("sdist:", build.build_sdist(folder))
 PYTHON
 tar -xzf "$work"/*.tar.gz -C "$work"
-# -O0 after the flags of the build: a tenth of its time, and nothing here looks at speed or bits.
+# -O0 overrides the build's flags: a tenth of the time, and nothing here checks speed or bits.
 compile="<CMAKE_CXX_COMPILER> <DEFINES> <INCLUDES> <FLAGS> -O0 -o <OBJECT> -c <SOURCE>"
 pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$work" \
   --config-settings=cmake.define.BRIDGE_CUDA=OFF --config-settings=cmake.define.BRIDGE_HOT=OFF \
@@ -28,7 +28,7 @@ BRIDGE_CACHE_DIR=cache PYTHONPATH=site python - <<'PYTHON'
 import os
 import sys
 
-# Only the wheel: an editable install would answer for the name first.
+# Install only the wheel: an editable install would be imported first.
 sys.meta_path = [f for f in sys.meta_path if "ScikitBuildRedirecting" not in type(f).__name__]
 import bridge
 

@@ -73,7 +73,7 @@ def parsed(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(
         "--torch",
         metavar="VERSION",
-        help="another torch than the file's, where the package index lacks that one",
+        help="a torch version for a package index that lacks the file's version",
     )
     parser.add_argument("--make", action="store_true", help="make the environments, run nothing")
     end = arguments.index("--") if "--" in arguments else len(arguments)

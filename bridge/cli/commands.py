@@ -14,8 +14,8 @@ from bridge.cli.errors import CommandError
 COMMANDS = {
     "info": ("bridge.cli.info", "versions, instruction sets, threads, CUDA"),
     "parity": ("bridge.cli.parity", "torch against JAX, bit for bit, and both against float64"),
-    "compare": ("bridge.cli.compare", "the lines where a JAX port parts from its original"),
-    "bench": ("tools.bench", "speed beside the frameworks' own ops"),
+    "compare": ("bridge.cli.compare", "the lines where a JAX port differs from its original"),
+    "bench": ("tools.bench", "speed compared with the frameworks' own ops"),
     "scaling": ("tools.scaling", "all-gather measured here, modelled to 65,536 devices"),
     "demo": ("tools.demo.main", "a sentence encoder in torch and JAX, parity, speed, a report"),
 }

@@ -20,7 +20,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "seconds": {
         "type": float,
         "metavar": "N",
-        "help": "begin no case after so long, without imports, and report",
+        "help": "begin no case after N seconds, not counting imports, and report",
     },
 }
 

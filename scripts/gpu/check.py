@@ -22,9 +22,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/check_gpu.sh", description=__doc__)
     parser.add_argument("stage", nargs="?", choices=tuple(BUDGETS))
     parser.add_argument(
-        "--rehearse", action="store_true", help="without a GPU: print what needs one, run the rest"
+        "--rehearse",
+        action="store_true",
+        help="without a GPU: print steps that need one, run the rest",
     )
-    parser.add_argument("--seconds", type=float, help="for a stage, where it is to have fewer")
+    parser.add_argument("--seconds", type=float, help="a shorter time limit for a stage")
     options = parser.parse_args()
     if options.stage is None and not options.rehearse:
         parser.error(f"name a stage: {', '.join(BUDGETS)}")

@@ -281,7 +281,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--jsonl", type=Path)
     parser.add_argument("--seconds", type=float, default=math.inf)
-    parser.add_argument("--only", type=_pattern, default="", help="what rows' names have")
+    parser.add_argument("--only", type=_pattern, default="", help="pattern for names of rows")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--list-profile", action="store_true")
     parser.add_argument("--profile")

@@ -131,7 +131,7 @@ def arch_of_device() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, default=BUILD)
-    parser.add_argument("--anew", action="store_true", help="build whatever is prebuilt")
+    parser.add_argument("--anew", action="store_true", help="build even if prebuilt files exist")
     options = parser.parse_args()
     why = "--anew" if options.anew else place_prebuilt()
     if why:

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--large",
         action="store_true",
-        help="arrays that no cache holds, of 1 GiB on cuda and of 256 MiB on cpu",
+        help="arrays larger than any cache: 1 GiB on cuda and 256 MiB on cpu",
     )
     options.add_choice(parser, "ops", (*OPS, BORDER, HUGGINGFACE), "OP", "only these")
     parser.set_defaults(ops=(*OPS, BORDER))  # without models, which compile for minutes

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="source",
         type=Path,
         metavar="FILE",
-        help="take the measurements from a file of --json, and only model anew",
+        help="read the measurements from a file of --json, and only compute the model",
     )
     parser.add_argument(
         "--batch", type=int, default=Contrastive.batch, help="pairs on a rank (default %(default)s)"
@@ -49,23 +49,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--width",
         type=int,
         default=Contrastive.width,
-        help="of an embedding (default %(default)s)",
+        help="width of an embedding (default %(default)s)",
     )
     parser.add_argument(
-        "--tokens", type=int, default=Layers.tokens, help="of a sequence (default %(default)s)"
+        "--tokens",
+        type=int,
+        default=Layers.tokens,
+        help="tokens of a sequence (default %(default)s)",
     )
     parser.add_argument(
         "--hidden", type=int, default=Layers.width, help="width of a layer (default %(default)s)"
     )
     parser.add_argument(
-        "--layers", type=int, default=Layers.layers, help="how many (default %(default)s)"
+        "--layers", type=int, default=Layers.layers, help="number of layers (default %(default)s)"
     )
     parser.add_argument(
         "--patience",
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="give up when the processes are silent for so long (default %(default)g)",
+        help="kill the processes after this time without a report (default %(default)g)",
     )
 
 

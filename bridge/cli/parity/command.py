@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all-isas",
         action="store_true",
-        help="repeat under every instruction set, on 1 and 2 threads and in pieces, same bits",
+        help="repeat under every instruction set, 1 and 2 threads, and in pieces: equal bits",
     )
     options.add_choice(parser, "ops", EVERYTHING, "OP", "only these")
     parser.add_argument(
