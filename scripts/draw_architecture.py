@@ -18,33 +18,68 @@ HEIGHT = 1.2
 LEFT, MIDDLE, RIGHT, WHOLE = (0.0, 3.8), (4.1, 3.8), (8.2, 3.8), (0.0, 12.0)
 HALVES = ((0.0, 5.85), (6.15, 5.85))
 
-# The levels from top to bottom. Each box has x and width, colour, title and words.
+# The levels from top to bottom. Each box has x and width, colour, title and text.
 LEVELS = [
     [
-        (LEFT, TORCH, "bridge.torch", "ops · adapter · sharded\ncollectives · from_jax · drop-ins"),
+        (
+            LEFT,
+            TORCH,
+            "bridge.torch: adapter",
+            "autograd · dispatcher · DTensor\nfrom_jax · drop-ins",
+        ),
         (MIDDLE, SHARED, "bridge.exchange", "to_torch · to_jax:\ntensors and trees of them"),
-        (RIGHT, JAX, "bridge.jax", "ops · adapter · sharded\ncollectives · from_torch · nnx"),
+        (RIGHT, JAX, "bridge.jax: adapter", "primitives · sharded arrays\nfrom_torch · Flax NNX"),
     ],
-    [(WHOLE, SHARED, "bridge.ops", "arguments · derivative rules · float64 reference")],
+    [
+        (
+            HALVES[0],
+            SHARED,
+            "bridge.op, bridge.catalogue: declarations",
+            "Python functions of rows",
+        ),
+        (
+            HALVES[1],
+            SHARED,
+            "bridge.ops: op definitions",
+            "arguments · derivative rules · reference",
+        ),
+    ],
+    [
+        (
+            WHOLE,
+            SHARED,
+            "bridge.lang: programs",
+            "tracing · derivatives · bytecode · C++ and CUDA C++ source · float64 reference",
+        )
+    ],
     [
         (HALVES[0], SHARED, "cpp/border: Python", "reads tensors in place, on their stream"),
         (HALVES[1], SHARED, "cpp/border: XLA", "FFI handlers for CPU and CUDA, on XLA's threads"),
     ],
-    [(WHOLE, KERNEL, "cpp/include", "plain C: structs and status codes")],
+    [(WHOLE, KERNEL, "cpp/include: C API", "structs and status codes")],
+    [
+        (LEFT, KERNEL, "interpreter", "runs the bytecode of any program,\non the CPU and on CUDA"),
+        (
+            MIDDLE,
+            KERNEL,
+            "generated kernels",
+            "from one program, compiled by\nthe build or at run time",
+        ),
+        (RIGHT, KERNEL, "softmax kernels", "for each CPU instruction set,\nand for CUDA"),
+    ],
     [
         (
-            HALVES[0],
+            WHOLE,
             KERNEL,
-            "cpp/ops, cpp/walks: CPU",
-            "x86-64 · v3 · v4 · aarch64, chosen at run time",
-        ),
-        (HALVES[1], KERNEL, "cpp/ops, cpp/walks: CUDA", "sm_80 · sm_90 · sm_100, loaded on demand"),
+            "cpp/math",
+            "one source of IEEE arithmetic for CPU and CUDA, so the bits agree",
+        )
     ],
-    [(WHOLE, KERNEL, "cpp/math", "one source of IEEE arithmetic for both, so the bits agree")],
 ]
 STEP = 1.72
-# The x at which arrows leave a level for the level below.
-ARROWS = [(1.9, 10.1), (2.925, 9.075), (2.925, 9.075), (2.925, 9.075), (2.925, 9.075)]
+# The x coordinates of the arrows from each level to the next.
+HALF_ARROWS, THIRD_ARROWS = (2.925, 9.075), (1.9, 6.0, 10.1)
+ARROWS = [(1.9, 10.1), HALF_ARROWS, HALF_ARROWS, HALF_ARROWS, THIRD_ARROWS, THIRD_ARROWS]
 
 
 def draw_box(axes: Any, place: tuple[float, float], y: float, *how: str) -> None:
@@ -60,7 +95,7 @@ def draw_box(axes: Any, place: tuple[float, float], y: float, *how: str) -> None
 def main() -> None:
     plt.rcParams["svg.fonttype"] = "path"
     plt.rcParams["svg.hashsalt"] = "bridge"
-    figure, axes = plt.subplots(figsize=(8.8, 7.6))
+    figure, axes = plt.subplots(figsize=(8.8, 8.8))
     top = STEP * (len(LEVELS) - 1)
     for depth, boxes in enumerate(LEVELS):
         for place, *how in boxes:

@@ -56,5 +56,5 @@ def code_lines() -> str:
     besides = [[f"`bridge/{file}`", what, str(count(file)[0])] for file, what in BESIDES.items()]
     header = ["op", "torch", "JAX", f"both (fewer than {LIMIT})", "import lines of both"]
     return "\n\n".join(
-        [table(header, ops), "Besides:", table(["file", "what is in it", "lines"], besides)]
+        [table(header, ops), "Besides:", table(["file", "content", "lines"], besides)]
     )
