@@ -95,6 +95,6 @@ def _cross(
         raise why.at(function, f"tree{at.path}" if at.path else "") from why.__cause__
     except RecursionError:
         raise ValueError(
-            f"{function}: the tree holds itself, or is too deep: expected fewer levels of "
+            f"{function}: the tree contains itself, or is too deep: expected fewer levels of "
             f"containers than Python's recursion limit, {sys.getrecursionlimit()}"
         ) from None

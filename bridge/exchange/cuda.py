@@ -48,9 +48,9 @@ def tensor_to_array(tensor: torch.Tensor) -> jax.Array:
             raise Refused(
                 ValueError,
                 tensor,
-                "would cross while torch's stream is being captured into a CUDA graph, which "
+                "would be converted while torch's stream is captured into a CUDA graph, which "
                 "JAX's streams cannot join",
-                "cross before the capture begins",
+                "convert it before the capture begins",
             )
         ready = _stream_for_ready_events(device)
         if ready is None:
@@ -68,7 +68,7 @@ def array_to_tensor(array: jax.Array) -> torch.Tensor:
         raise Refused(
             ValueError,
             array,
-            f"lies in {array.sharding.memory_kind} memory, not in the device's",
+            f"is in {array.sharding.memory_kind} memory, not in the device's",
             "move it with jax.device_put",
         )
     with torch.cuda.device(index):

@@ -67,7 +67,7 @@ def _in_general(array: Any, copy: bool | None) -> Any:
             ValueError,
             array,
             "has been deleted or donated, and its memory is gone",
-            "cross it before, or leave it out of donate_argnums",
+            "convert it before, or leave it out of donate_argnums",
         )
     if array.dtype not in TO_TORCH:
         raise Refused(TypeError, array, f"has a dtype that is none of {SUPPORTED}", "convert it")
@@ -76,7 +76,7 @@ def _in_general(array: Any, copy: bool | None) -> Any:
             ValueError,
             array,
             f"is sharded over {array.sharding.num_devices} devices",
-            "cross each array.addressable_shards[i].data, or gather it with jax.device_put",
+            "convert each array.addressable_shards[i].data, or gather it with jax.device_put",
         )
     try:
         tensor = _shared(array)
@@ -99,9 +99,7 @@ def _shared(array: jax.Array) -> torch.Tensor:
         return capsule_to_tensor(array_to_capsule(array))
     if platform == "gpu":
         return cuda.array_to_tensor(array)
-    raise Refused(
-        ValueError, array, f"lies on {platform}, not on cpu or cuda", "move it to the CPU"
-    )
+    raise Refused(ValueError, array, f"is on {platform}, not on cpu or cuda", "move it to the CPU")
 
 
 def _copied(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
@@ -111,7 +109,7 @@ def _copied(tensor: torch.Tensor, array: jax.Array) -> torch.Tensor:
         raise Refused(
             TypeError,
             array,
-            f"cannot be copied: a mode of torch made {type(copied).__name__} of it",
-            "cross outside that mode",
+            f"cannot be copied: a mode of torch returned a {type(copied).__name__}",
+            "convert it outside that mode",
         )
     return copied

@@ -96,8 +96,8 @@ def _in_general(tensor: Any, copy: bool | None, detached: bool, lasts: bool) -> 
             raise Refused(
                 TypeError,
                 original,
-                f"cannot be copied: a mode of torch made {type(tensor).__name__} of it",
-                "cross outside that mode",
+                f"cannot be copied: a mode of torch returned a {type(tensor).__name__}",
+                "convert it outside that mode",
             )
     elif lasts and tensor.is_cpu:
         with DisableFuncTorch(), disable_current_modes():
@@ -164,7 +164,7 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
             TypeError,
             tensor,
             "is a tensor subclass with its own memory or meaning",
-            "cross the plain tensors that it is made of",
+            "convert the plain tensors inside it",
         )
     return tensor.as_subclass(torch.Tensor)
 
@@ -183,7 +183,7 @@ def refuse_spread(tensor: torch.Tensor) -> None:
             TypeError,
             tensor,
             "is spread over a device mesh",
-            "cross its to_local() part on each rank, or its full_tensor()",
+            "convert its to_local() part on each rank, or its full_tensor()",
         )
 
 
@@ -197,14 +197,14 @@ def _refuse_gradients(tensor: torch.Tensor) -> None:
         raise Refused(
             ValueError,
             tensor,
-            "requires a gradient, which would end here without a word",
+            "requires a gradient, which would be lost here",
             "pass tensor.detach(), or call the JAX function through bridge.torch.from_jax",
         )
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
         raise Refused(
             ValueError,
             tensor,
-            "carries a tangent of forward-mode differentiation, which would end here",
+            "has a tangent of forward-mode differentiation, which would be lost here",
             "pass forward_ad.unpack_dual(tensor).primal, or use bridge.torch.from_jax",
         )
 
@@ -216,7 +216,7 @@ def _refuse_kinds(tensor: torch.Tensor) -> None:
         raise Refused(TypeError, tensor, f"is {kind}, not dense", "make it dense first")
     if tensor.device.type not in ("cpu", "cuda"):
         fix = "make it with values" if tensor.device.type == "meta" else "move it with .cpu()"
-        raise Refused(ValueError, tensor, f"lies on {tensor.device}, not on cpu or cuda", fix)
+        raise Refused(ValueError, tensor, f"is on {tensor.device}, not on cpu or cuda", fix)
     if tensor.numel() and tensor.data_ptr() == 0 and not is_zero_tensor(tensor):
         why, fix = "has elements, but its storage was freed", "gather or materialise it first"
         raise Refused(ValueError, tensor, why, fix)

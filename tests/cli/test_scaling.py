@@ -289,7 +289,7 @@ def test_silent_processes_are_ended(tmp_path, monkeypatch, started):
     (tmp_path / "torch.py").write_text("import time; time.sleep(1000)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(measure, "START_SECONDS", 0.0)
-    with pytest.raises(CommandError, match=r"nothing was heard of 2 Gloo processes for 0\.2 s"):
+    with pytest.raises(CommandError, match=r"no report came from 2 Gloo processes for 0\.2 s"):
         measure.measure(plan(patience=0.2), lambda _: None)
     # By force: the command does not wait for them to end by themselves.
     assert [process.poll() for process in started] == [-signal.SIGKILL] * 2

@@ -75,7 +75,7 @@ def test_construction(make: Any, error: type[Exception], message: str) -> None:
             "from_jax: k: Tensor, shape (3,), strides (1,), dtype torch.float8_e4m3fnuz",
         ),
         (lambda f: f(X.to_sparse()), TypeError, "is torch.sparse_coo, not dense"),
-        (lambda f: f(torch.ones(3, device="meta")), ValueError, "lies on meta"),
+        (lambda f: f(torch.ones(3, device="meta")), ValueError, "is on meta"),
         (
             lambda f: f([X, {1, 2}]),
             TypeError,

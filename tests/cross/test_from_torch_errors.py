@@ -185,9 +185,9 @@ def test_seeds(x: Any) -> None:
 def test_modules() -> None:
     g = from_torch(nn.BatchNorm1d(3), train=True)
     params, buffers, batch = g.params(), g.buffers(), jnp.ones((2, 3))
-    with pytest.raises(TypeError, match=r"came a .*Array.* first, expected a dict like g.params"):
+    with pytest.raises(TypeError, match=r"the first is a .*Array.*, expected a dict like g.params"):
         g(batch)
-    with pytest.raises(TypeError, match=r"nothing came first"):
+    with pytest.raises(TypeError, match=r"there is none, expected"):
         g()
     with pytest.raises(ValueError, match=r"params lacks \['weight'\] and has \['w'\]"):
         g({"w": params["weight"], "bias": params["bias"]}, batch)

@@ -316,9 +316,9 @@ def test_a_tree_that_holds_itself() -> None:
     arrays: dict[str, Any] = {"a": jnp.ones(2)}
     tensors.append(tensors)
     arrays["self"] = arrays
-    with pytest.raises(ValueError, match="to_jax: the tree holds itself"):
+    with pytest.raises(ValueError, match="to_jax: the tree contains itself"):
         bridge.to_jax(tensors)
-    with pytest.raises(ValueError, match="to_torch: the tree holds itself"):
+    with pytest.raises(ValueError, match="to_torch: the tree contains itself"):
         bridge.to_torch(arrays)
 
 

@@ -74,7 +74,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         (
             lambda call=call: call(),
             TypeError,
-            f"{name} has dtype {dtype}, bytes in the order of other machines, expected this one's: "
+            f"{name} has dtype {dtype}, expected the byte order of this machine: "
             f"convert it with astype('{native}')",
         )
         for name, dtype, native, call in (

@@ -80,13 +80,13 @@ def run(chosen: argparse.Namespace) -> int:
     if not 2 <= chosen.processes <= MOST_PROCESSES:
         raise CommandError(
             f"--processes is {chosen.processes}, expected 2 to {MOST_PROCESSES}: one process "
-            "sends nothing, and a machine's cores are soon shared by too many"
+            "sends nothing, and too many processes share too few cores"
         )
     task = Contrastive(chosen.batch, chosen.width)
     if task.part > MOST_BYTES and not chosen.source:
         raise CommandError(
             f"--batch {chosen.batch} of --width {chosen.width} is {task.part:,} bytes on a rank, "
-            f"expected at most {MOST_BYTES:,}, as they are sent here"
+            f"expected at most {MOST_BYTES:,}, because they are sent on this machine"
         )
     layers = Layers(chosen.tokens, chosen.hidden, chosen.layers)
     outputs.check(chosen)
@@ -111,7 +111,7 @@ def _measured(chosen: argparse.Namespace, task: Contrastive) -> dict[str, Any]:
     import torch.distributed
 
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
-        raise CommandError("this build of torch has no Gloo, which the measurement stands on")
+        raise CommandError("this build of torch has no Gloo, which the measurement needs")
     sizes = QUICK_SIZES if chosen.quick else SIZES
     plan = Plan(
         processes=tuple(range(1, chosen.processes + 1)),

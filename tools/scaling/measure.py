@@ -136,7 +136,7 @@ def _follow(
             events = selector.select(max(deadline - time.monotonic(), 0.0))
             if not events and time.monotonic() >= deadline:
                 raise CommandError(
-                    f"nothing was heard of {len(processes)} Gloo processes for "
+                    f"no report came from {len(processes)} Gloo processes for "
                     f"{plan.patience:g} s; they were ended{_said(folder, len(processes))}"
                 )
             for key, _ in events:

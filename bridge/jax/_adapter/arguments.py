@@ -40,8 +40,8 @@ def as_array_like(
         raise TypeError(f"{function}: {name} has dtype {dtype.name}, expected {expected}")
     if not dtype.isnative:  # jit's cache does not distinguish byte orders
         raise TypeError(
-            f"{function}: {name} has dtype {dtype.str}, bytes in the order of other machines, "
-            f"expected this one's: convert it with astype({dtype.name!r})"
+            f"{function}: {name} has dtype {dtype.str}, expected the byte order of this "
+            f"machine: convert it with astype({dtype.name!r})"
         )
     return value
 

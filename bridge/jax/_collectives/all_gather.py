@@ -249,8 +249,8 @@ def _check_own_part(x: Any, cotangent: Any, names: tuple[Any, ...], grad: str) -
     if shared and grad != "sum":
         raise ValueError(
             f"all_gather: x is the same on all shards of the axis {shared[0]!r}, expected it to "
-            f"vary where grad is {grad!r} and x is differentiated towards: a shard has no part of "
-            f"its own in it. Gather a value that differs between shards, or take grad='sum'"
+            f"vary where grad is {grad!r} and x is differentiated: a shard has no part of its own "
+            f"in it. Gather a value that differs between shards, or take grad='sum'"
         )
 
 

@@ -159,7 +159,7 @@ def _run(
     if [tensor._version for tensor in tensors] != versions:
         lends[program] = False
         raise ValueError(
-            f"from_torch: {program.name} has written to an argument in place, which JAX holds to "
+            f"from_torch: {program.name} has written to an argument in place, which JAX assumes to "
             "be constant: clone the argument first"
         )
     del results
@@ -179,8 +179,8 @@ def _run(
 def _refuse_traced(program: Program, results: Sequence[Tensor]) -> None:
     if any(isinstance(result, FakeTensor) for result in results):
         raise ValueError(
-            f"from_torch: {program.name} has kept a tensor that it made when it was traced, which "
-            "has no values, in a cache say: pass result_shape= to from_torch, so that it is not "
+            f"from_torch: {program.name} has kept a tensor from its trace, in a cache for example, "
+            "and that tensor has no values: pass result_shape= to from_torch, so that it is not "
             "traced, or call the function once outside of jit, grad and vmap first"
         )
 

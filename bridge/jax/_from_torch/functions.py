@@ -253,10 +253,10 @@ class TorchFunction:
     def _take_state(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
         assert self._owner.module is not None
         if not args or not isinstance(args[0], Mapping):
-            came = f"came a {type(args[0]).__name__}" if args else "nothing came"
+            came = f"the first is a {type(args[0]).__name__}" if args else "there is none"
             raise TypeError(
                 f"from_torch: {self._name} is a module, a function of its parameters and then its "
-                f"arguments; {came} first, expected a dict like g.params()"
+                f"arguments; {came}, expected a dict like g.params()"
             )
         buffers = kwargs.pop("buffers", None)
         if buffers is not None and not isinstance(buffers, Mapping):

@@ -42,7 +42,7 @@ def seeded(seed: Tensor, tensors: Sequence[Tensor]) -> Iterator[None]:
     if not _generators.acquire(timeout=_TIMEOUT_SECONDS):
         raise RuntimeError(
             f"from_torch: another seeded call has held torch's generators for {_TIMEOUT_SECONDS} "
-            "seconds: is this call made inside of it, by way of JAX?"
+            "seconds: is this call made inside that call, through JAX?"
         )
     try:
         with torch.random.fork_rng(devices=cuda):

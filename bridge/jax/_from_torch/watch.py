@@ -51,7 +51,7 @@ class Watch(TorchDispatchMode):
             if memory in self._operands:
                 raise ValueError(
                     f"from_torch: {self._function} writes to {self._operands[memory]} in place "
-                    f"({op}), which JAX holds to be constant: clone it first"
+                    f"({op}), which JAX assumes to be constant: clone it first"
                 )
             self._written[memory] = tensor
         return op(*args, **kwargs)

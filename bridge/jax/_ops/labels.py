@@ -43,7 +43,7 @@ def check_ignored(function: str, labels: Any, ignore_index: int) -> None:
         if 0 <= ignore_index <= own.max:
             return
     raise ValueError(
-        f"{function}: ignore_index is {ignore_index}, expected one from {signed.min} to "
+        f"{function}: ignore_index is {ignore_index}, expected an integer from {signed.min} to "
         f"{signed.max}: while jax_enable_x64 is off, labels have {signed.bits} bits"
     )
 

@@ -112,7 +112,7 @@ def _refuse_symbolic(rows: Any, chunk: int | None, weight: Any) -> None:
         )
     if chunk is None and not all(isinstance(size, int) for size in weight):
         raise ValueError(
-            f"{_NAME}: weight has the symbolic shape {list(weight)}, from which no chunk follows: "
+            f"{_NAME}: weight has the symbolic shape {list(weight)}, which gives no chunk: "
             f"give chunk="
         )
 
