@@ -1,5 +1,6 @@
 """Detects a process forked from one in which JAX was running: JAX's threads are missing in it.
- Loaded with `bridge` itself, so that a child knows even if its first use of the bindings comes
+
+Loaded with `bridge` itself, so that a child knows even if its first use of the bindings comes
 later.
 """
 

@@ -11,7 +11,8 @@ chooses how a cotangent `g` of this array becomes a cotangent of `x`:
 The tangent is gathered like the array, for every rule. Second derivatives are those of the rules as
 written here: "sum" and "mean" sum over ranks, so their transpose is a gather; "local" is a slice,
 whose transpose fills in zeros for the other ranks.
- A rank that raised an error alone would leave the others waiting. So arguments are not checked on
+
+A rank that raised an error alone would leave the others waiting. So arguments are not checked on
 each rank by itself: every rank sends a `Signature` of its arguments, faults included, and applies
 `fault_of` to all signatures. It is the same function of the same numbers everywhere, so either all
 ranks raise the same error or none does.

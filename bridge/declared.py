@@ -42,8 +42,8 @@ class DeclaredOp:
         # Trace now, so that a faulty declaration raises here and not at the first call.
         self._example = self._trace_example()
         self._functions: dict[str, Callable[..., Any]] = {}
-        # A first call under torch.compile could not make the function. bridge.torch's own ops do it
-        # later.
+        # A first call under torch.compile could not make the function. bridge.torch makes the
+        # functions of its own ops itself.
         if "torch" in sys.modules and not is_own:
             self.torch  # noqa: B018
 

@@ -24,21 +24,21 @@ names = Names("jax", known="0.9.1 to 0.12.0")
 
 ArrayImpl: Any = names.find(
     "jax._src.array.ArrayImpl",
-    "tells an array from a tracer by its type alone; without it arrays cross on the general path",
+    "distinguishes an array from a tracer by its type; without it arrays cross on the general path",
     jax.Array,
 )
 
 jaxlib_module: Any = names.find(
     "jax._src.lib._jax",
-    "has the DLPack functions below jax.dlpack; without it the public ones take their place",
+    "has the DLPack functions below jax.dlpack; without it the public ones are used",
     None,
 )
 
 
 _swap_local = names.find(
     "jax.debug_nans.swap_local",
-    "turns a search for NaN off in this thread; without it the flag's context manager does, which "
-    "on leaving takes the search from functions that are compiled already, for good",
+    "turns a search for NaN off in this thread; the flag's context manager does so too, but at its "
+    "end removes the search from compiled functions for good",
     None,
 )
 
@@ -71,8 +71,8 @@ def _some_settings() -> Any:
 
 _trace_context: Callable[[], Any] = names.find(
     "jax._src.config.trace_context",
-    "has all settings that a trace depends on; without it two of them count, and a change of "
-    "others is not seen by functions that have been traced",
+    "has all settings that a trace depends on; without it two of them count, and traced functions "
+    "do not notice a change of the others",
     _some_settings,
 )
 
@@ -88,7 +88,7 @@ def _function_of(closed: Any) -> Callable[..., Any]:
 
 jaxpr_as_fun: Callable[[Any], Callable[..., Any]] = names.find(
     "jax.extend.core.jaxpr_as_fun",
-    "makes a function of a traced one; without it jax.core.eval_jaxpr does",
+    "makes a function of a jaxpr; without it jax.core.eval_jaxpr is used",
     _function_of,
 )
 
@@ -99,20 +99,20 @@ def _typed(shape: Any, dtype: Any) -> Any:
 
 ShapedArray: Callable[..., Any] = names.find(
     "jax.core.ShapedArray",
-    "is the type of a result that is on no mesh; without it jax.typeof gives it",
+    "is the type of a result without a mesh; without it jax.typeof gives this type",
     _typed,
 )
 
 INLINE: Any = names.find(
     "jax.Inline.JAX_EARLY",
-    "inlines a jitted function into the one that is being traced, so that checkpoint policies and "
-    "the lowering see the call itself; before 0.11, which lacks it, True means the same",
+    "inlines a jitted function into the traced one, so that checkpoint policies and the lowering "
+    "see the call itself; before 0.11 True means the same",
     True,
 )
 
 dce_rules: dict[Any, Any] = names.find(
     "jax.interpreters.partial_eval.dce_rules",
-    "holds the rule that drops results which nobody reads; without it they are computed",
+    "holds the rule that drops unused results; without it they are computed",
     {},
 )
 
@@ -124,8 +124,8 @@ jet_rules: dict[Any, Any] = names.find(
 
 _to_xla_hlo_sharding = names.find(
     "jax.sharding.Sharding._to_xla_hlo_sharding",
-    "says which device has which part of an array; without it devices_indices_map does, which has "
-    "an entry for each device and no answer for sizes that the devices do not divide",
+    "maps the parts of an array to devices; without it devices_indices_map does, which has an "
+    "entry for each device and fails for sizes that are not divided evenly",
     None,
 )
 
@@ -190,24 +190,24 @@ def _find_without_varying() -> Callable[[Any, Any], Any]:
 
 _vma = names.later(
     "jax.core.ShapedArray.vma",
-    "says over which mesh axes values of a type vary in jax 0.9; later ones have the next",
+    "has the mesh axes over which values of a type vary, in jax 0.9; later releases have the next",
     None,
 )
-_manual_axis_type = names.later("jax.core.ShapedArray.manual_axis_type", "says it from 0.10 on")
+_manual_axis_type = names.later(
+    "jax.core.ShapedArray.manual_axis_type", "has these axes from 0.10 on"
+)
 
 _needed: dict[str, Callable[[], Any]] = {
     "Primitive": names.later(
-        "jax.extend.core.Primitive", "is what an op, a torch program and a gather are to JAX"
+        "jax.extend.core.Primitive", "is the class of an op, a torch program and a gather in JAX"
     ),
-    "Zero": names.later(
-        "jax.interpreters.ad.Zero", "is a tangent or cotangent that is known to be zero"
-    ),
+    "Zero": names.later("jax.interpreters.ad.Zero", "is a tangent or cotangent known to be zero"),
     "instantiate_zeros": names.later(
         "jax.interpreters.ad.instantiate_zeros", "makes an array of such a zero"
     ),
     "is_undefined_primal": names.later(
         "jax.interpreters.ad.is_undefined_primal",
-        "tells towards which operands of a linear call to transpose",
+        "marks the operands of a linear call to transpose towards",
     ),
     "primitive_jvps": names.later(
         "jax.interpreters.ad.primitive_jvps", "holds the rules of forward mode"
@@ -220,16 +220,16 @@ _needed: dict[str, Callable[[], Any]] = {
     ),
     "fancy_primitive_batchers": names.later(
         "jax.interpreters.batching.fancy_primitive_batchers",
-        "holds the rules of vmap that are told the name of the axis, as all_gather's must be",
+        "holds the rules of vmap that get the name of the axis, which all_gather needs",
     ),
     "register_lowering": names.later(
-        "jax.interpreters.mlir.register_lowering", "says what a primitive is compiled to"
+        "jax.interpreters.mlir.register_lowering", "sets the lowering of a primitive"
     ),
     "lower_fun": names.later(
-        "jax.interpreters.mlir.lower_fun", "compiles a primitive to what a function of JAX is"
+        "jax.interpreters.mlir.lower_fun", "lowers a primitive as a function of JAX"
     ),
     "ir": names.later(
-        "jax.interpreters.mlir.ir", "reads and writes attributes of operations that are lowered"
+        "jax.interpreters.mlir.ir", "reads and writes attributes of lowered operations"
     ),
     "varying_axes_of": _find_varying_axes_of,
     "without_varying": _find_without_varying,

@@ -59,8 +59,10 @@ class Names:
         return gone if value is _NOTHING else value  # type: ignore[no-any-return]
 
     def later(self, path: str, why: str, fallback: Any = _NOTHING) -> Callable[[], Any]:
-        """Returns a function that calls `find`: for modules that take long to import, and for names
-        that only some functions need."""
+        """Returns a function that looks the name up when called.
+
+        For modules that take long to import, and for names that only some functions need.
+        """
         self._note(path, why, fallback)
 
         def look_up() -> Any:

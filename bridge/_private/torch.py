@@ -28,7 +28,7 @@ Ask = Callable[[], Any]
 
 functorch_active: Ask = names.find(
     "torch._C._are_functorch_transforms_active",
-    "tells whether a transform of torch.func is under way",
+    "is true inside a transform of torch.func",
 )
 dispatch_modes: Ask = names.find(
     "torch._C._len_torch_dispatch_stack",
@@ -42,12 +42,12 @@ function_modes: Ask = names.find(
 )
 tracing_state: Ask = names.find(
     "torch._C._get_tracing_state",
-    "is there under torch.jit.trace; without it a function in Python is asked",
+    "is set under torch.jit.trace; without it a Python function is called",
     torch.jit.is_tracing,
 )
 _get_dispatch_mode = names.find(
     "torch._C._get_dispatch_mode",
-    "finds the mode of a key; without it any mode is taken for that",
+    "finds the mode of a key; without it any mode counts as this one",
     None,
 )
 
@@ -55,7 +55,7 @@ _get_dispatch_mode = names.find(
 def _finder(key: str) -> Ask:
     """Returns a function that finds the mode of a key."""
     path = f"torch._C._TorchDispatchModeKey.{key}"
-    value = names.find(path, "is the key; without it any mode is taken for that", None)
+    value = names.find(path, "is the key; without it any mode counts as this one", None)
     if _get_dispatch_mode is None or value is None:
         return lambda: dispatch_modes() or None
     return functools.partial(_get_dispatch_mode, value)  # enters no function of Python
@@ -65,15 +65,15 @@ proxy_mode, _fake_mode = _finder("PROXY"), _finder("FAKE")
 _MODES = "torch.utils._python_dispatch"
 _current_dispatch_mode: Ask = names.find(
     f"{_MODES}._get_current_dispatch_mode",
-    "finds a FakeTensorMode that was entered by hand; without it only the mode of the key counts",
+    "finds a FakeTensorMode entered by hand; without it only the mode of the key counts",
     lambda: None,
 )
 _FAKE = "torch._subclasses.fake_tensor"
 FakeTensor: Any = names.find(
-    f"{_FAKE}.FakeTensor", "is refused by name; without it as any other subclass is", ()
+    f"{_FAKE}.FakeTensor", "is refused by name; without it like any other subclass", ()
 )
 _fake_mode_type = names.find(
-    f"{_FAKE}.FakeTensorMode", "is the type of such modes; without it the key alone tells them", ()
+    f"{_FAKE}.FakeTensorMode", "is the type of such modes; without it only the key finds them", ()
 )
 
 
@@ -84,7 +84,7 @@ def is_fake() -> bool:
 
 def _module(module: Any, name: str, why: str, value: Any) -> Any:
     """Returns the module, or a copy with `name` set to `value` if the module lacks that name."""
-    names.attribute(name, "is read off the module at every call, to which that adds none")
+    names.attribute(name, "is read from the module at every call, without a call of its own")
     if names.find(f"{module.__name__}.{name}", why, None) is not None:
         return module
     return types.SimpleNamespace(**{**vars(module), name: value})
@@ -93,58 +93,58 @@ def _module(module: Any, name: str, why: str, value: Any) -> Any:
 forward_ad: Any = _module(
     _forward_ad,
     "_current_level",
-    "is below 0 outside of forward mode; without it all calls are made as if there were tangents",
+    "is below 0 outside forward mode; without it all calls take the path for tangents",
     0,
 )
 profiler: Any = _module(
     _profiler,
     "_is_profiler_enabled",
-    "is true while a profiler runs; without it calls that autograd does not record have no range",
+    "is true while a profiler runs; without it calls without autograd have no range in it",
     False,
 )
 
 # Derivatives.
 
 current_graph_task_id = names.find_function(
-    "torch._C._current_graph_task_id", "tells whether a backward pass is running"
+    "torch._C._current_graph_task_id", "is not -1 while a backward pass runs"
 )
 set_fwd_grad_enabled = names.find_function(
     "torch.autograd.forward_ad._set_fwd_grad_enabled",
-    "gives outer levels of forward mode what a Function's jvp is denied",
+    "turns outer levels of forward mode on inside a Function's jvp",
 )
 is_fwd_grad_enabled = names.find_function(
-    "torch._C._is_fwd_grad_enabled", "tells whether the caller wants tangents"
+    "torch._C._is_fwd_grad_enabled", "is true if the caller wants tangents"
 )
 unpack_dual: Callable[..., Any] = names.find(
     "torch._VF._unpack_dual",
-    "takes off the tangents of a level, one that dynamo entered too; without it the public "
-    "function does, which does not know of that one",
+    "separates the tangents of a level, also of one entered by dynamo; without it the public "
+    "function does so for other levels",
     _forward_ad.unpack_dual,
 )
 after_autograd_keyset: Any = names.find(
-    "torch._C._after_autograd_keyset", "has the keys that are left once autograd has recorded"
+    "torch._C._after_autograd_keyset", "has the dispatch keys after autograd"
 )
 AutoDispatchBelowAutograd = names.find_function(
     "torch._C._AutoDispatchBelowAutograd", "keeps autograd from recording a second time"
 )
 SingleLevelFunction: Any = names.find(
     "torch.autograd.function._SingleLevelFunction",
-    "is what Function adds the transforms of torch.func to, for where the dispatcher has done that",
+    "is Function without the transforms of torch.func, for calls inside a dispatcher kernel",
 )
 enable_single_level_autograd_function = names.find_function(
     "torch._functorch.autograd_function.enable_single_level_autograd_function",
-    "lets a Function run where the dispatcher has peeled the transforms off",
+    "lets a Function run after the dispatcher has removed the transforms",
 )
 _is_key_excluded = names.find_function(
-    "torch._C._dispatch_tls_is_dispatch_key_excluded", "tells which keys a dispatch has passed"
+    "torch._C._dispatch_tls_is_dispatch_key_excluded", "is true for keys that a dispatch has passed"
 )
 _FRONT_MODE = names.find(
-    "torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode", "is the key torch.func begins with"
+    "torch._C.DispatchKey.FuncTorchDynamicLayerFrontMode", "is the first key of torch.func"
 )
 FUNCTIONALIZE: Any = names.find(
     "torch._C.DispatchKey.Functionalize",
-    "tells wrappers of functionalization, which have the type of plain tensors; without it calls "
-    "below a compiled graph take the longer way through the dispatcher",
+    "marks wrappers of functionalization, which have the type of plain tensors; without it calls "
+    "below a compiled graph take the longer path through the dispatcher",
     None,
 )
 _has_backward_class = names.find(
@@ -162,7 +162,7 @@ def inside_dispatcher() -> bool:
 
 _interpreters: Callable[[], Any] = names.find(
     "torch._C._functorch.get_interpreter_stack",
-    "tells torch.func.functionalize, for which torch has no rule; without it ops raise its error",
+    "finds torch.func.functionalize, for which torch has no rule; without it ops raise its error",
     lambda: (),
 )
 
@@ -183,30 +183,30 @@ def backward_class(function: Any) -> Any:
 
 DisableFuncTorch: Any = names.find(
     "torch._C._DisableFuncTorch",
-    "copies plain tensors inside of a transform; without it that can raise",
+    "allows copies of plain tensors inside a transform; without it they can raise",
     contextlib.nullcontext,
 )
 no_interpreters: Any = names.find(
     "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack",
-    "lets ranks compare arguments inside of a transform; without it as with other plain tensors",
+    "lets ranks compare arguments inside a transform; without it DisableFuncTorch is used",
     DisableFuncTorch,
 )
 is_functorch_wrapped: Callable[[Tensor], bool] = names.find(
     "torch._C._functorch.is_functorch_wrapped_tensor",
-    "tells values of a transform; without it all tensors inside of one are taken for that",
+    "is true for values of a transform; without it all tensors inside one count as such",
     lambda tensor: functorch_active(),
 )
 unwrap_if_dead: Callable[[Tensor], Tensor] = names.find(
     "torch._C._functorch.unwrap_if_dead",
-    "unwraps what has outlived its transform; without it from_jax refuses that",
+    "unwraps values that outlived their transform; without it from_jax refuses them",
     lambda tensor: tensor,
 )
 is_old_batched: Callable[[Tensor], bool] = names.find(
     "torch._C._functorch.is_legacy_batchedtensor",
-    "tells gradients of is_grads_batched=True; without it these raise an error of torch",
+    "finds gradients of is_grads_batched=True; without it these raise an error of torch",
     lambda tensor: False,
 )
-_OLD_BATCHES = "unbatches those gradients for from_jax; without it they raise an error of torch"
+_OLD_BATCHES = "unbatches these gradients for from_jax; without it they raise an error of torch"
 _enter_old_vmap = names.find("torch._C._vmapmode_increment_nesting", _OLD_BATCHES, None)
 _leave_old_vmap = names.find("torch._C._vmapmode_decrement_nesting", _OLD_BATCHES, None)
 remove_batch_dim: Any = names.find("torch._remove_batch_dim", _OLD_BATCHES, None)
@@ -223,11 +223,11 @@ def old_vmap_level() -> int:
 
 # Tensors and memory.
 
-names.find("torch.Tensor._base", "tells a view, for what dynamo traces too")
-names.attribute("_base", "is read where dynamo traces it, which knows it as an attribute alone")
+names.find("torch.Tensor._base", "is set for a view, also under dynamo")
+names.attribute("_base", "is read in code that dynamo traces, which supports only the attribute")
 is_zero_tensor: Callable[[Tensor], bool] = names.find(
     "torch.Tensor._is_zerotensor",
-    "tells zeros without memory; without it what has no memory is taken for that",
+    "is true for zeros without memory; without it all tensors without memory count as zeros",
     lambda tensor: tensor.numel() > 0 and not tensor.is_meta and tensor.data_ptr() == 0,
 )
 make_subclass: Callable[[Any, Tensor], Tensor] = names.find(
@@ -237,17 +237,17 @@ make_subclass: Callable[[Any, Tensor], Tensor] = names.find(
 )
 unsafe_view: Callable[[Tensor, Sequence[int]], Tensor] = names.find(
     "torch.ops.aten._unsafe_view",
-    "is the identity in a graph of torch.func; without it a copy is",
+    "is the identity in a graph of torch.func; without it a copy is made",
     lambda tensor, shape: tensor.clone(),
 )
 neg_view: Callable[[Tensor], Tensor] = names.find(
     "torch._neg_view",
-    "makes a lazy negative; without it the imaginary part of a conjugate does",
+    "makes a lazy negative; without it the imaginary part of a conjugate is taken",
     lambda tensor: torch.complex(torch.zeros_like(tensor), tensor).conj().imag,
 )
 DisableTorchFunctionSubclass: Any = names.find(
     "torch._C.DisableTorchFunctionSubclass",
-    "takes a subclass for what it is made of; without it its __torch_function__ is asked",
+    "treats a subclass as a plain tensor; without it its __torch_function__ is called",
     contextlib.nullcontext,
 )
 cuda_device: Ask | None = names.find(
@@ -257,22 +257,22 @@ cuda_device: Ask | None = names.find(
 )
 capsule_to_tensor: Callable[[Any], Tensor] = names.find(
     "torch._C._from_dlpack",
-    "takes a capsule as it is; without it torch.from_dlpack asks what was asked already",
+    "converts a capsule directly; without it torch.from_dlpack repeats its queries",
     torch.utils.dlpack.from_dlpack,
 )
 exchanged_in: Callable[..., Any] = names.find(
     "torch.nn.utils.stateless._reparametrize_module",
-    "gives a module tensors that it keeps for its backward pass too; without it the gradient of "
-    "one that torch.utils.checkpoint computes again raises torch's error of parameters on meta",
+    "puts tensors into a module for its backward pass too; without it a gradient under "
+    "torch.utils.checkpoint raises torch's error for parameters on meta",
     lambda module, tensors: contextlib.nullcontext(),
 )
 names.attribute(
     "_forward_pre_hooks",
-    "has the hooks that set weights before a call; without it a weight that one of them has set "
-    "is refused, as others with a history are",
+    "has the hooks that set weights before a call; without it such a weight is refused, like other "
+    "weights with a history",
 )
 TENSOR_NAME = "_tensor_name"
-names.attribute(TENSOR_NAME, "is what a pruning hook calls the weight that it sets; likewise")
+names.attribute(TENSOR_NAME, "is the name of the weight that a pruning hook sets; likewise")
 
 
 def pre_hooks(layer: Any) -> Sequence[Any]:
@@ -282,20 +282,18 @@ def pre_hooks(layer: Any) -> Sequence[Any]:
 
 pytree_nodes: Ask = names.if_loaded(
     "torch.utils._pytree.SUPPORTED_NODES",
-    "has the nodes registered with torch; without it they are leaves to to_jax and to_torch",
+    "has the nodes registered with torch; without it to_jax and to_torch treat them as leaves",
     {},
 )
 async_collective_tensor: Ask = names.if_loaded(
     "torch.distributed._functional_collectives.AsyncCollectiveTensor",
-    "is waited for at the border; without it it is refused, as any other subclass is",
+    "is waited for before it crosses; without it it is refused, like any other subclass",
     (),
 )
 
 # Tracing.
 
-check = names.find_function(
-    "torch._check", "is the check of sizes that a traced program makes when it runs"
-)
+check = names.find_function("torch._check", "checks sizes when a traced program runs")
 nonstrict_trace: Ask = names.later(
     "torch._dynamo.nonstrict_trace",
     "puts from_jax into a graph as one call; without it the graph is broken there",
@@ -303,8 +301,8 @@ nonstrict_trace: Ask = names.later(
 )
 names.attribute(
     "_is_exporting_flag",
-    "says that torch.export traces; to the dynamo of torch 2.11 `torch.compiler.is_exporting`, "
-    "which returns it, is true in torch.compile as well",
+    "is true while torch.export traces; `torch.compiler.is_exporting`, which returns it, is true "
+    "in torch.compile as well for the dynamo of torch 2.11",
 )
 
 
@@ -314,7 +312,7 @@ def is_exporting() -> bool:
     return flag
 
 
-names.attribute("_dynamo_marked_constant", "is written here only, where dynamo looks for it")
+names.attribute("_dynamo_marked_constant", "is only written here, and read by dynamo")
 
 
 def constant_to_dynamo(function: Any) -> Any:
@@ -337,33 +335,34 @@ all_to_all_single = names.find_function(
     "exchanges the halves of packed DTensors",
 )
 reduce_scatter_tensor = names.find_function(
-    "torch.ops._c10d_functional.reduce_scatter_tensor.default", "is its gradient in a graph"
+    "torch.ops._c10d_functional.reduce_scatter_tensor.default",
+    "is the gradient of a gather in a graph",
 )
 wait_tensor = names.find_function(
-    "torch.ops._c10d_functional.wait_tensor.default", "waits for one of them"
+    "torch.ops._c10d_functional.wait_tensor.default", "waits for one of these collectives"
 )
 resolve_process_group = names.find_function(
     "torch.distributed.distributed_c10d._resolve_process_group", "finds a group by its name"
 )
 _world = names.find(
     "torch.distributed.distributed_c10d._world",
-    "knows which groups exist; without it torch's own error says that one was destroyed",
+    "has the existing groups; without it torch raises its own error for a destroyed group",
     None,
 )
 _GROUP = "torch.distributed.ProcessGroup"
 _allgather_base = names.find(
     f"{_GROUP}._allgather_base",
-    "gathers on Gloo at the least cost; without it torch's collectives do",
+    "gathers on Gloo at the least cost; without it torch's collectives are used",
     None,
 )
 _get_backend = names.find(
     f"{_GROUP}._get_backend",
-    "tells whether that is Gloo; without it torch's collectives gather",
+    "finds out if a group uses Gloo; without it torch's collectives gather",
     None,
 )
 _device_types = names.find(
     f"{_GROUP}._device_types",
-    "tells on which devices a group exchanges; without it the names of its backends do",
+    "has the devices of a group; without it the names of its backends give them",
     None,
 )
 has_direct_gather = _allgather_base is not None and _get_backend is not None
@@ -392,10 +391,10 @@ def device_types(group: Any) -> list[torch.device]:
 
 _dtensor_dispatcher = names.later(
     "torch.distributed.tensor.DTensor._op_dispatcher",
-    "knows whether plain tensors beside DTensors are replicated ones; without it they are not",
+    "has the flag to treat plain tensors beside DTensors as replicated; without it they are not",
     None,
 )
-names.attribute("_allow_implicit_replication", "is what the dispatcher of DTensors knows")
+names.attribute("_allow_implicit_replication", "is this flag of the DTensor dispatcher")
 
 
 def replicates_plain_tensors() -> bool:
@@ -408,9 +407,13 @@ def replicates_plain_tensors() -> bool:
 _later: dict[str, Ask] = {
     name: names.later(path, why)
     for name, path, why in (
-        ("FakeTensorMode", f"{_FAKE}.FakeTensorMode", "finds what a function returns, unrun"),
-        ("DataDependentOutputException", f"{_FAKE}.DataDependentOutputException", "says that not"),
-        ("DynamicOutputShapeException", f"{_FAKE}.DynamicOutputShapeException", "says that not"),
+        (
+            "FakeTensorMode",
+            f"{_FAKE}.FakeTensorMode",
+            "finds the results of a function without running it",
+        ),
+        ("DataDependentOutputException", f"{_FAKE}.DataDependentOutputException", "says it cannot"),
+        ("DynamicOutputShapeException", f"{_FAKE}.DynamicOutputShapeException", "says it cannot"),
         ("TorchDispatchMode", f"{_MODES}.TorchDispatchMode", "sees every op of a function"),
         ("disable_current_modes", f"{_MODES}._disable_current_modes", "makes plain tensors"),
         ("tree_leaves", "torch.utils._pytree.tree_leaves", "finds tensors in arguments of ops"),
@@ -419,9 +422,9 @@ _later: dict[str, Ask] = {
         ("TorchDispatchMode", f"{_MODES}.TorchDispatchMode", "sees every operation of a model"),
     )
 }
-names.attribute("_version", "counts the writes to a tensor, which from_torch must not make")
-names.attribute("_schema", "says what an op writes to, draws and returns")
-names.attribute("_cdata", "tells storages apart by their address, as nothing public does")
+names.attribute("_version", "counts the writes to a tensor; from_torch must make none")
+names.attribute("_schema", "describes the arguments an op writes to, its draws and its results")
+names.attribute("_cdata", "distinguishes storages by their address")
 
 
 def __getattr__(name: str) -> Any:

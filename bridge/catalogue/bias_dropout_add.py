@@ -1,5 +1,7 @@
-"""Bias, dropout and residual in one op. It is linear in all three. Its vjp is the op itself without
-the residual, whose gradient is the cotangent."""
+"""Bias, dropout and residual in one op, linear in all three operands.
+
+Its derivative is the op itself without the residual. The gradient of the residual is the cotangent.
+"""
 
 from __future__ import annotations
 

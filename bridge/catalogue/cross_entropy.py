@@ -125,7 +125,7 @@ class Options:
                 f"{function}: label_smoothing is {smoothing}, expected a number from 0 to 1"
             )
         z = real_number(function, "z_loss", z_loss)
-        # A larger z_loss would be infinite in float32 and make losses NaN.
+        # Infinity in float32, or a softcap that is 0 there, would make losses NaN.
         if not 0 <= z <= LARGEST_FLOAT32:
             raise ValueError(
                 f"{function}: z_loss is {z}, expected a number from 0 to {LARGEST_FLOAT32:.1e}"
@@ -140,7 +140,7 @@ class Options:
                 )
         index = whole_number(function, "ignore_index", ignore_index, -(2**63))
         if index >= 2**63:
-            raise ValueError(f"{function}: ignore_index is {index}, expected one of 64 bits")
+            raise ValueError(f"{function}: ignore_index is {index}, expected an integer of 64 bits")
         return Options(reduction, index, smoothing, z, cap)
 
     def values(self) -> tuple[str, int, float, float, float]:

@@ -88,8 +88,7 @@ def cuda_requests() -> Iterator[Request]:
 
 
 def requests_of(name: str, dtype: str) -> Iterator[Request]:
-    """Yields an op's forward pass, the forward pass with residuals if it has any, and the backward
-    pass."""
+    """Yields the programs of a training step: forward, forward with residuals, and backward."""
     yield from itertools.islice(usual_requests(_traced(name, dtype), dtype), _passes(name))
 
 

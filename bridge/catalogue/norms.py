@@ -61,8 +61,10 @@ def _added(x: Any, residual: Any, dtype: str) -> tuple[Any, Any]:
 
 
 def _through_sum(cotangents: list[Any], gh: Any, dtype: str) -> list[Any]:
-    """Returns the cotangents of x, residual and the rest, with the roundings of two calls: a norm
-    without residual, and an addition."""
+    """Returns the cotangents of x, residual and the rest.
+
+    They have the roundings of two calls: a norm without residual, and an addition.
+    """
     dh, *others = cotangents
     total = bl.rounded(bl.rounded(dh, dtype) + gh, dtype)
     return [total, total, *others]

@@ -94,7 +94,7 @@ def check(f: DeclaredOp, /, *example: Any, quiet: bool = False, **static: Any) -
         ...
     """
     if not isinstance(f, DeclaredOp):
-        raise TypeError(f"bridge.check: got {type(f).__name__}, expected what bridge.op returns")
+        raise TypeError(f"bridge.check: got {type(f).__name__}, expected a result of bridge.op")
     e = Example(f, example, static)
     if not e.frameworks:
         raise ImportError("bridge.check needs PyTorch or JAX, and neither is installed")

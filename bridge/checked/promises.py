@@ -42,7 +42,7 @@ def _numpy(e: Example) -> Iterator[str]:
 
 
 def _threads(e: Example) -> Iterator[str]:
-    # A call uses a second thread from 32 Ki elements on.
+    # A call uses one more thread for every 32 Ki elements: three of them here.
     rows = -(-(3 << 15) // max(e.space[-1], 1))
     arrays = e.resized((*(1 for _ in e.space[2:]), rows, e.space[-1]) if e.space[1:] else e.space)
     cotangents = e.cotangents(arrays)

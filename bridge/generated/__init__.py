@@ -1,6 +1,7 @@
 """Generated kernels: programs of declared ops, compiled while Python runs, for speed.
- The first call of a program with operands of given dtypes requests a kernel. A thread compiles it
-in the background, and calls run it as soon as it is loaded. It gives the interpreter's bits: the
+
+The first call of a program with operands of given dtypes requests a kernel. A thread compiles it in
+the background, and calls run it as soon as it is loaded. It gives the interpreter's bits: the
 native module compares both on random arrays before it accepts the kernel. The environment variable
 BRIDGE_COMPILE selects when to compile: "background" (the default), "now", for which the first call
 waits, or "0", never. CUDA kernels compiled ahead of time are added before the first call

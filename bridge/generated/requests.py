@@ -126,7 +126,7 @@ class Request:
         with contextlib.suppress(Warning):  # no caller could catch it as an error
             warnings.warn(
                 f"{what} in bridge's interpreter{where}, several times slower than "
-                f"compiled: {error} (BRIDGE_COMPILE=0 says that this is as it should be)",
+                f"compiled: {error} (BRIDGE_COMPILE=0 turns compiling and this warning off)",
                 RuntimeWarning,
                 stacklevel=3,
             )

@@ -1,5 +1,6 @@
 """CUDA kernels compiled ahead of time, by the build: the programs that training calls first.
- They lie in an archive beside the native module; cmake/write_hot_programs.py writes their sources.
+
+They lie in an archive beside the native module; cmake/write_hot_programs.py writes their sources.
 The thread that calls the first program on a device adds all of them to it at once. Loading code may
 wait for the device. At a later time that could be for ever, beside a collective that itself waits
 for work this thread has yet to launch. Loading works during the capture of a stream: the library
@@ -50,8 +51,10 @@ _INT64 = 6  # as numbered in cpp/include/bridge/bridge.h; other integers have la
 
 
 def fixed_words(words: bytes, free: Sequence[int]) -> bytes:
-    """Returns the bytecode with all bits set in place of the free constants: no constant is such a
-    number."""
+    """Returns the bytecode with all bits set in place of the free constants.
+
+    No constant is such a number.
+    """
     fixed = bytearray(words)
     for number in free:
         start = 4 * (HEADER_WORDS + 2 * number)

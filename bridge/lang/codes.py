@@ -319,8 +319,11 @@ def tells_columns_apart(program: Program) -> bool:
 def reverse(
     code: str, given: Sequence[bool], wanted: Sequence[bool], kept: bool
 ) -> tuple[str, tuple[Tag, ...], list[int]]:
-    """Returns the text of the wanted cotangents, the sources of its operands, and the positions of
-    the wanted operands in the order of its results.
+    """Serializes the wanted cotangents.
+
+    Returns:
+      The text, the sources of its operands, and the positions of the wanted operands in the order
+      of its results.
 
     The vjp of a jvp towards tangents alone is the vjp of the source program. So a framework that
     transposes forward mode gets the same bits as one that does not.

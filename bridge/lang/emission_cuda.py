@@ -117,7 +117,7 @@ class _Emitter(Residents):
         is_large = sum(map(_weight, instructions)) > _MOST_UNROLLED
         # Random words are most of the cost of a row.
         draws = any(i.operation == "keep" for i in instructions)
-        # Such kernels also add column sums, if no column driver does.
+        # Resident kernels also add column sums, if no column driver does.
         stays = self._is_resident or (bool(self.sums) and not self._keeps_columns)
         absent = {
             "ResidentAligned": not stays,

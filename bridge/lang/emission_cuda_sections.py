@@ -67,7 +67,7 @@ class SectionText:
         self._end_sums(self.behind, [each for each in self.sums if each not in late])
 
     def _apart(self, tile: Tile) -> list[str]:
-        """Emits other instructions for an element, without a change to the section's text."""
+        """Returns the code of `tile` for an element; the section's own text stays as it was."""
         lists = ("declared", "vector", "body", "stored")
         before = {name: [*getattr(self, name)] for name in lists}
         self.body = []

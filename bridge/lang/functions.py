@@ -47,8 +47,8 @@ def _along_the_row(function: Callable[[Any], _T]) -> Callable[[Any], _T]:
 def where(condition: Any, x: Any, y: Any) -> Value:
     """x where the condition holds, else y; the operand not chosen gets a gradient of 0.
 
-    That holds also where its derivative is infinite, as that of log at 0. An operand that is itself
-    NaN there may still give NaN.
+    This holds even if its derivative is infinite there, such as the derivative of log at 0. An
+    operand that is NaN there may still give NaN.
     """
     return apply("where", condition, x, y)
 

@@ -1,5 +1,6 @@
 """Reduced-precision lowering: programs on arrays of one 16-bit type use cheaper functions.
- A function may have a small relative error if its value reaches the results only through operations
+
+A function may have a small relative error if its value reaches the results only through operations
 that keep a relative error small, and the results are rounded to 16 bits. cpp/math has such
 functions at a third of the cost. Values that are added, compared, summed along a row, saved as
 residuals or returned in float32 keep the accuracy of the arithmetic. If only one column of each row

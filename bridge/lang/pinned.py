@@ -37,7 +37,7 @@ def traced_rule(
     """
     where = f"vjp={getattr(rule, '__name__', repr(rule))} of {program.name}"
     if any(result.role is roles.Row for result in program.results):
-        raise DeclarationError(f"{where}: a column sum among the results has no rule of its own")
+        raise DeclarationError(f"{where}: a column sum among the results allows no vjp")
     builder = Builder()
     operands = list(program.operands)
 

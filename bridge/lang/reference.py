@@ -44,7 +44,7 @@ def _logsumexp_rest(x: Array, largest: Array) -> Array:
     away = x - np.where(np.isfinite(largest), largest, 0)
     powers = np.exp(away)
     if x.shape[-1]:
-        # In a jvp x moves while the largest is held, so its own power is not 1.
+        # In a difference x moves while the largest is held, so its own power is not 1.
         place = _argmax(x)
         np.put_along_axis(powers, place, np.expm1(np.take_along_axis(away, place, -1)), axis=-1)
     rest = np.log1p(np.sum(powers, axis=-1, keepdims=True))

@@ -51,8 +51,8 @@ class NoNumber(Foreign):
 
     def __bool__(self) -> NoReturn:
         raise refuse(
-            "a value has no truth of its own while the op is declared, so `if`, `while`, `and`, "
-            "`or` and `not` cannot ask for it: write bl.where(condition, a, b), &, | and ~"
+            "a value is neither true nor false while the op is declared, so `if`, `while`, `and`, "
+            "`or` and `not` cannot test it: write bl.where(condition, a, b), &, | and ~"
         )
 
     def __float__(self) -> NoReturn:
@@ -83,7 +83,7 @@ class NoNumber(Foreign):
         )
 
     def __len__(self) -> NoReturn:
-        raise refuse("the length of a row is not known when the op is declared: bl.columns() is it")
+        raise refuse("the length of a row is not known when the op is declared: write bl.columns()")
 
     def __matmul__(self, other: Any) -> NoReturn:
         raise refuse(MATRICES)

@@ -111,8 +111,11 @@ class Residents(Expressions):
         return _ELEMENTS_OF_THREAD * size // 4
 
     def _choose_kept(self) -> None:
-        """Chooses streams read by several sections, vectors shared by all rows last, then values in
-        the order of sections, until the budget of registers is spent."""
+        """Chooses streams and values that stay in registers, within the budget.
+
+        Streams read by several sections come first, vectors shared by all rows last among them,
+        then values in the order of sections.
+        """
         sums = max(
             (sum(i.operation == "sum" for i in tile.instructions) for tile in self.tiles), default=0
         )
@@ -176,8 +179,10 @@ class Residents(Expressions):
         self.kept |= self.kept_more
 
     def _choose_whole(self, left: int) -> None:
-        """Chooses streams to load for a whole chunk at once, vectors shared by all rows last: the
-        caches have them."""
+        """Chooses streams to load for a whole chunk at once.
+
+        Vectors shared by all rows come last, because they are in the caches.
+        """
         self.whole = set(self.kept_loads)
 
         def rank(stream: tuple[int, int]) -> bool:

@@ -19,8 +19,10 @@ _LOG_SUMS = {"logsumexp": "log_sum", "logsumexp_rest": "log_sum_rest"}
 
 
 def written_out(program: Program) -> Program:
-    """Returns the program with each log Σ eˣ written as simple operations, without nodes that only
-    derivatives need."""
+    """Returns the program with each log Σ eˣ written as simple operations.
+
+    Nodes that only derivatives need are removed.
+    """
     if all(node.operation not in (*_LOG_SUMS, "stop_gradient") for node in program.nodes):
         return program
     builder = Builder()
@@ -40,8 +42,10 @@ def written_out(program: Program) -> Program:
 
 
 def _log_sum(operation: str, of_16: str, x: Value) -> Value:
-    """log Σ eˣ as in cpp/math/log_sum.h: adds the terms below the row's largest number, and counts
-    the elements equal to it."""
+    """log Σ eˣ as in cpp/math/log_sum.h.
+
+    It adds the terms of elements below the row's largest, and counts the elements equal to it.
+    """
 
     def along(operation: str, *inputs: Value, dtype: str = "float") -> Value:
         numbers = tuple(value.number for value in inputs)

@@ -11,19 +11,19 @@ _FUNCTIONS = (
     *("log_softmax", "logsumexp", "max", "mean", "rsqrt", "sigmoid", "silu", "softplus", "sqrt"),
     *("sum", "tanh"),
 )
-_SHAPE = "bl.columns() is the length of a row; what else there is of a shape no op depends on"
+_SHAPE = "bl.columns() is the length of a row; an op depends on no other size"
 _DTYPE = (
     "a declaration is for all dtypes: bl.rounded(x, dtype) rounds to one, and "
     "bl.like(x, operand) returns the dtype of an operand"
 )
-_LAYOUT = "an op computes on rows as they lie: shape arrays before they are passed to it, or behind"
+_LAYOUT = "an op computes on whole rows: reshape arrays before or after the call"
 INTEGERS = (
-    "nothing is rounded to integers: x / y divides; what tells columns apart by a remainder comes "
-    "in as a Mask or a Table, and even and odd columns as Pairs"
+    "nothing is rounded to integers: x / y divides; pass a pattern of columns as a Mask or a "
+    "Table, and even and odd columns as Pairs"
 )
 MATRICES = (
-    "no product of matrices: an op sees one row at a time, of which bl.sum(x * y) is the product "
-    "with another; multiply matrices before arrays are passed to it, or behind"
+    "no product of matrices: an op sees one row at a time, and bl.sum(x * y) is the product of two "
+    "rows; multiply matrices before or after the call"
 )
 _POWER = "write x**2, for integers, or bl.exp(p * bl.log(x))"
 _CLIP = "write bl.minimum(bl.maximum(x, low), high)"
@@ -74,7 +74,7 @@ _INSTEAD = {
 
 def instead_of_attribute(name: str) -> str:
     """Returns the message for an attribute or a method that a value does not have."""
-    otherwise = "what can be computed are Python's operators and the functions of bridge.lang"
+    otherwise = "values have Python's operators and the functions of bridge.lang"
     return f"a value has no {name}: {_INSTEAD.get(name, otherwise)}"
 
 

@@ -80,7 +80,7 @@ def declared(
     where += function.__code__.co_filename
     name = function.__name__
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise DeclarationError(f"{where}: an op has its function's name, and {name!r} is none")
+        raise DeclarationError(f"{where}: an op has its function's name: {name!r} is no name")
     # An annotation may name local variables of the scope in which the function is declared.
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     local = {name: cell.cell_contents for name, cell in cells if not _is_empty(cell)}
@@ -100,18 +100,18 @@ def declared(
     for name, parameter in signature.parameters.items():
         role, optional = _role(parameter.annotation)
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise DeclarationError(f"{where}: *{name}: the operands of an op have names, one each")
+            raise DeclarationError(f"{where}: *{name}: each operand of an op has its own name")
         if role is None:
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 raise DeclarationError(
                     f"{where}: parameter {name} is annotated with {_shown(parameter.annotation)}, "
                     "expected bridge.Full, Row, PerRow, PerRow[int], Table, Mask, Halves, "
-                    "Pairs or bridge.lang.Integer; what is no array comes behind a *, as a keyword"
+                    "Pairs or bridge.lang.Integer; other parameters are keywords, after a *"
                 )
             if name in _TAKEN:
                 raise DeclarationError(
                     f"{where}: static parameter {name} has the name of an argument of op.compile "
-                    "or bridge.check, which take static parameters too: give it another"
+                    "or bridge.check, which take static parameters too: rename it"
                 )
             static[name] = parameter.default
             continue
@@ -207,7 +207,7 @@ def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str
     for node in program.nodes:
         is_integer = node.operation == "constant" and node.dtype == "int"
         if is_integer and not -(1 << 63) <= node.static < 1 << 63:
-            raise DeclarationError(f"{where}: the integer {node.static} has no place in 64 bits")
+            raise DeclarationError(f"{where}: the integer {node.static} does not fit 64 bits")
     return program
 
 
@@ -273,8 +273,8 @@ def _result(result: Any, name: str, where: str, builder: Builder) -> Result:
             )
         if not value.axes & ~COLUMNS:
             raise DeclarationError(
-                f"{where}: {name} is the same for all rows: it needs no kernel; return what "
-                "depends on the rows, or a bl.column_sum"
+                f"{where}: {name} is the same for all rows: it needs no kernel; return "
+                "values that depend on the rows, or a bl.column_sum"
             )
     if isinstance(result, HalvesValue):
         return Result(result.role, tuple(value.number for value in values), name=name)

@@ -330,8 +330,7 @@ class ColumnSum(Unusable):
     """The sum of a value over the rows, which can only be returned."""
 
     instead = (
-        "a column sum can only be returned: what is computed from it is another op, which takes it "
-        "as a Row"
+        "a column sum can only be returned: compute with it in another op, which takes it as a Row"
     )
 
     def __init__(self, value: Value) -> None:
@@ -341,7 +340,7 @@ class ColumnSum(Unusable):
 class Typed(Unusable):
     """A value to be returned in the dtype of an operand."""
 
-    instead = "what bl.like gives can only be returned"
+    instead = "a result of bl.like can only be returned"
 
     def __init__(self, value: Value, operand: int) -> None:
         self.value, self.operand = value, operand

@@ -90,7 +90,7 @@ class _Nodes:
     Attributes:
       is_subtree: True if a part is one complete subtree.
       touched: the number of subtree sums that a part sends, including incomplete subtrees.
-      before: for each part, the columns of its first subtree that belong to another part.
+      before: for each part, the number of columns of its first subtree that lie in earlier parts.
       first, second: for each part, the columns of the terms to send; `local` stands for none.
       terms: for each column of each shared chunk, the position of its term among all received.
       order: for each subtree, the position of its sum; shared chunks come after all others.

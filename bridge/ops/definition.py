@@ -181,8 +181,8 @@ class Op(Protocol[P]):
     def code(self, params: P, dtypes: Sequence[str | None]) -> bytes | None:
         """Returns the bytecode of the kernel: 32-bit words in this machine's byte order.
 
-        `dtypes` are those of the operands, by position. None if the op has no bytecode, for all
-        parameters or for none.
+        `dtypes` are the operands' dtypes, by position. An op without bytecode returns None for all
+        parameters.
         """
         return None
 
@@ -288,7 +288,7 @@ class Op(Protocol[P]):
     def fixed_ndim(self, params: P) -> int:
         """Returns the number of trailing dimensions of the array that have a meaning to the op.
 
-        A dimension in front of all of these is only more rows, at any position.
+        The dimensions in front of these are only rows, in any order.
         """
         ...
 

@@ -139,11 +139,10 @@ class Part(ABC):
 
     @abstractmethod
     def starts(self, parts: int, width: int, given: Any | None, like: Any) -> Any:
-        """Returns the numbers of the first elements of all pieces of runs, in rows of `width`, plus
-        `given`.
+        """Returns the numbers of the first elements of all pieces of runs, plus `given`.
 
-        It is an integer operand of the call, on the device of `like`. With several runs it has
-        one more batch dimension after the call's own.
+        Elements are numbered in rows of `width`. The result is an integer operand of the call, on
+        the device of `like`. With several pieces it has one more batch dimension after the call's.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""`bl.rounded` and `bl.like`: what an array of another dtype would hold."""
+"""`bl.rounded` and `bl.like`: values as rounded to an array's dtype."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rounded_sum(x: bridge.Full, y: bridge.Full, *, dtype: str = "bfloat16", like
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("arithmetic", ["float32", "float64"])
 def test_rounded(dtype: str, arithmetic: str) -> None:
-    """To the nearest, ties to even: denormals, halfway, beyond the largest, infinities, NaN."""
+    """Rounds to nearest even: denormals, ties, numbers beyond the largest, infinities, NaN."""
     narrow, wide = numpy_dtype(dtype), np.dtype(arithmetic)
     rng = np.random.default_rng(0)
     any_float = rng.integers(0, 2**32, 4000, dtype=np.uint32).view(np.float32)
@@ -79,7 +79,7 @@ def test_what_rounded_and_like_refuse() -> None:
     for declaration, words in (
         (unknown, "rounded has no dtype 'float8'"),
         (computed, "the second argument of like is no floating operand"),
-        (used, "what bl.like gives can only be returned"),
+        (used, "a result of bl.like can only be returned"),
     ):
         with pytest.raises(bl.DeclarationError, match=words):
             bridge.op(declaration)

@@ -1,4 +1,4 @@
-"""Usual mistakes in declarations are refused by line, with what to write instead."""
+"""Errors for common mistakes in declarations name the line and the correct code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import bridge.jax
 import bridge.torch
 from bridge import lang as bl
 
-# What is refused is no use to a type checker.
+# A type checker cannot check code that is meant to be wrong.
 lang: Any = bl
 
 
@@ -41,8 +41,8 @@ MISTAKES: list[tuple[str, Callable[..., Any], str]] = [
         ("clamp", "write bl.minimum(bl.maximum(x, low), high)"),
         ("shape", "bl.columns() is the length of a row"),
         ("dtype", "a declaration is for all dtypes: bl.rounded(x, dtype)"),
-        ("T", "an op computes on rows as they lie"),
-        ("foo", "what can be computed are Python's operators and the functions of bridge.lang"),
+        ("T", "an op computes on whole rows"),
+        ("foo", "values have Python's operators and the functions of bridge.lang"),
     )
 ]
 MISTAKES += [
@@ -111,7 +111,7 @@ def test_a_usual_mistake(mistake: Callable[..., Any], words: str) -> None:
 
     with pytest.raises(bl.DeclarationError, match=re.escape(words)) as caught:
         bridge.op(op)
-    # Not a line of whom the mistake passed the value to.
+    # The line is in this file, not in the function that got the value.
     assert re.match(rf".*, line {line} of {re.escape(__file__)}: `", str(caught.value))
 
 
@@ -185,7 +185,7 @@ def test_names_that_no_function_could_have(name: str) -> None:
         return x
 
     op.__name__ = name
-    with pytest.raises(bl.DeclarationError, match=f"{name!r} is none"):
+    with pytest.raises(bl.DeclarationError, match=f"{name!r} is no name"):
         bridge.op(op)
 
 

@@ -56,7 +56,7 @@ def test_zeros_of_both_signs_are_two_constants() -> None:
 
 
 def test_powers_that_are_whole_numbers() -> None:
-    """As a parameter may be any of them: x**0 is 1, and 2.0 is 2."""
+    """A parameter may be any of them: x**0 is 1, and 2.0 counts as 2."""
 
     def power(x: bl.Full, *, n: float = 2.0):
         return bl.exp(x) * x**n
@@ -119,7 +119,7 @@ def test_equal_operations_are_done_once() -> None:
 
     operations = [node.operation for node in traced(op).nodes]
     assert operations.count("exp") == 1
-    # Both products: which operand comes first is how it was written.
+    # Both products: operands keep the order in which they were written.
     assert operations.count("mul") == 2
 
 
@@ -285,7 +285,7 @@ def test_signatures_that_cannot_be() -> None:
     for op, words in (
         (unknown, "parameter y is annotated with int"),
         (bare, "parameter x is annotated with nothing"),
-        (many, r"\*x: the operands of an op have names"),
+        (many, r"\*x: each operand of an op has its own name"),
         (absent, "the first operand gives the shape and is always there"),
         (default, "operand y has a default other than None"),
         (shapeless, "the first operand gives the shape: a Full, Halves or Pairs"),
@@ -337,7 +337,7 @@ def test_declared_under_a_profiler_written_in_c() -> None:
     with cProfile.Profile() as profiler:
         trace(declared(ops.rms_norm, keep=("r",)), [True, True], {"eps": 1.0})
         afterwards()
-    # From Python 3.12 on `sys.getprofile` does not know of it.
+    # From Python 3.12 on `sys.getprofile` does not see it.
     assert any(entry.code is afterwards.__code__ for entry in profiler.getstats())
 
 
@@ -399,5 +399,5 @@ def test_integers_of_64_bits() -> None:
     declaration = declared(drawn)
     largest = trace(declaration, [True], {"seed": 2**64 - 1})
     assert largest == trace(declaration, [True], {"seed": -1})
-    with pytest.raises(bl.DeclarationError, match="no place in 64 bits"):
+    with pytest.raises(bl.DeclarationError, match="does not fit 64 bits"):
         trace(declared(far), [True], {})
