@@ -508,7 +508,7 @@ REFUSED: dict[str, Refusal] = {
     "wide ignore_index": (
         lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), ignore_index=2**63),
         ValueError,
-        "ignore_index is 9223372036854775808, expected one of 64 bits",
+        "ignore_index is 9223372036854775808, expected an integer of 64 bits",
     ),
     "ignore_index": (
         lambda m, a: m.cross_entropy(a(2, 3), a(2, dtype="int32"), ignore_index=1.0),
