@@ -68,9 +68,9 @@ class Changing(nnx.Module):
 @pytest.mark.parametrize(
     ("value", "change", "words"),
     [
-        (jnp.zeros((), jnp.int32), lambda v: v + 0.5, "float32 of shape .. in the place of value"),
-        (jnp.zeros(3), jnp.sum, r"of shape .. in the place of value, expected torch.float32 of sh"),
-        (jnp.zeros(()), lambda v: v + jnp.ones(3), r"of shape .3. in the place of value"),
+        (jnp.zeros((), jnp.int32), lambda v: v + 0.5, "by torch.float32 of shape .., expected"),
+        (jnp.zeros(3), jnp.sum, r"by torch.float32 of shape .., expected torch.float32 of sh"),
+        (jnp.zeros(()), lambda v: v + jnp.ones(3), r"by torch.float32 of shape .3., expected"),
     ],
 )
 def test_state_of_another_kind_is_refused(value: Any, change: Any, words: str) -> None:

@@ -182,7 +182,7 @@ UNNAMED = {
     ),
     "what no pickle takes": (
         lambda: JaxModule(Net(nnx.Rngs(0), Stubborn())),
-        r"JaxModule: Net holds what cannot be pickled \(not to be pickled\)",
+        r"JaxModule: Net holds a value that cannot be pickled \(not to be pickled\)",
     ),
 }
 

@@ -201,7 +201,7 @@ def cross_entropy_of_a_group(place: Place) -> None:
             whole.detach()[..., own], torch.full((2, 32), columns), group=group
         )
     spread = distribute_tensor(whole.detach(), mesh, [Shard(2)])
-    with raises(ValueError, "group is given with logits that are a DTensor"):
+    with raises(ValueError, "group is given and logits is a DTensor"):
         bridge.torch.cross_entropy(spread, labels, group=group)
 
 

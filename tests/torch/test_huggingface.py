@@ -138,12 +138,12 @@ def test_a_loss_without_logits_is_refused_where_it_would_be_another() -> None:
     model = model_of("Llama")
     with pytest.raises(ValueError, match=r"the model is LlamaModel, expected a …ForCausalLM"):
         huggingface.replace(model.model, linear_loss=True)
-    with pytest.raises(ValueError, match=r"does something to its logits that is not known"):
+    with pytest.raises(ValueError, match=r"changes its logits in an unknown way"):
         huggingface.replace(TimesForCausalLM(model.config), linear_loss=True)
     sizes = {"vocab_size": 64, "hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 1}
     sizes |= {"num_attention_heads": 4, "max_position_embeddings": 64, "word_embed_proj_dim": 32}
     opt = transformers.OPTForCausalLM(transformers.OPTConfig(**sizes))
-    with pytest.raises(ValueError, match=r"OPTForCausalLM asks more of its layers than hidden"):
+    with pytest.raises(ValueError, match=r"OPTForCausalLM needs more from its layers than hidden"):
         huggingface.replace(opt, linear_loss=True)
     with torch.device("meta"):
         of_meta = transformers.LlamaForCausalLM(model.config)
@@ -318,10 +318,10 @@ def test_what_computes_something_else_is_left_alone() -> None:
         "0": "it computes something else",
         "1": "it computes something else",
         "2": "it computes something else",
-        "3": "it has a forward of its own, as hooks of other packages make",
+        "3": "its forward was replaced, as hooks of other packages do",
         "5": "it computes something else",
     }
-    assert "left 4, as 0, 1, 2: it computes something else" in str(replaced)
+    assert "left 4, such as 0, 1, 2: it computes something else" in str(replaced)
 
 
 @pytest.mark.parametrize("of_weight", [torch.float32, torch.bfloat16], ids=str)

@@ -144,7 +144,7 @@ def undone() -> Iterator[list[huggingface.Replaced]]:
             try:
                 each._undo.pop()()
             except RuntimeError as error:
-                assert "was made of it since" in str(error)  # noqa: PT017
+                assert "has changed its class to" in str(error)  # noqa: PT017
 
 
 def trained(model: Any) -> list[Tensor]:

@@ -224,7 +224,7 @@ def test_rotary_of_qwen_2_vl_under_autocast(draw: Any) -> None:
 def test_rotary_of_qwen_2_vl_of_other_shapes() -> None:
     q, table = torch.ones(1, 2, 3, 8), torch.ones(3, 1, 3, 8)
     for given, section in (((q, q, table[:2], table), (1, 1, 2)), ((q, q, table, table), (3, 2))):
-        with pytest.raises(ValueError, match=r"cos has shape .* mrope_section, \[\d, \d"):
+        with pytest.raises(ValueError, match=r"cos has shape .* mrope_section is \[\d, \d"):
             liger.liger_multimodal_rotary_pos_emb(*given, section)
 
 

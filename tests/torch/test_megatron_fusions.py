@@ -440,7 +440,7 @@ def test_refused(call: Any, error: type[Exception], words: str) -> None:
         (
             lambda: megatron.bias_gelu(X[0, 1:], X),
             ValueError,
-            "bias_gelu: bias has shape [11], expected one that broadcasts with that of x, [5, 12]",
+            "bias_gelu: bias has shape [11], expected a shape that broadcasts with x's, [5, 12]",
         ),
         (
             lambda: megatron.bias_gelu_back(X[0, 1:], X[0], X),

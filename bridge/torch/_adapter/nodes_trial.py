@@ -41,4 +41,4 @@ if __name__ == "__main__":
     except RuntimeError:
         pass
     else:
-        raise AssertionError("what was kept is there after a backward pass")
+        raise AssertionError("the residuals still exist after a backward pass")

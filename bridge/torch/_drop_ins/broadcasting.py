@@ -49,8 +49,8 @@ def common_shape(function: str, **tensors: Tensor) -> torch.Size:
         return torch.broadcast_shapes(x.shape, other.shape)
     except RuntimeError:
         raise ValueError(
-            f"{function}: {other_name} has shape {list(other.shape)}, expected one that broadcasts "
-            f"with that of {name}, {list(x.shape)}"
+            f"{function}: {other_name} has shape {list(other.shape)}, expected a shape that "
+            f"broadcasts with {name}'s, {list(x.shape)}"
         ) from None
 
 

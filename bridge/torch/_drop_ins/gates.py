@@ -113,8 +113,8 @@ def pulled_back(
     value, pull_back = torch.func.vjp(run, *primals)  # type: ignore[misc]
     if not spec_of(g).broadcasts_to(tuple(value.shape)):
         raise ValueError(
-            f"{function}: g has shape {list(g.shape)}, expected {list(value.shape)}, that of the "
-            "result"
+            f"{function}: g has shape {list(g.shape)}, expected {list(value.shape)}, as the result "
+            "has"
         )
     return pull_back(g.to(value.dtype).expand(value.shape))  # type: ignore[no-any-return]
 
@@ -139,7 +139,7 @@ def refuse(function: str, **arguments: Any) -> None:
         if value:
             raise NotImplementedError(
                 f"{function}: {name} is {value}, expected False: the backward pass keeps the input "
-                "as it is, where it lies"
+                "in its dtype, on its device"
             )
 
 

@@ -30,7 +30,7 @@ def form_of(layer: nn.Module, wanted: Sequence[str]) -> Form | str | None:
             if kind not in wanted or (trials := find(layer)) is None:  # type: ignore[operator]
                 continue
             if "forward" in vars(layer):
-                return "it has a forward of its own, as hooks of other packages make"
+                return "its forward was replaced, as hooks of other packages do"
             if isinstance(trials, str):
                 return trials
             arguments = argument_names(type(layer).forward)

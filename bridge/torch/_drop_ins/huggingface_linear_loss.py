@@ -34,7 +34,7 @@ class LinearLoss:
     head_name: str
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickles and copies the class by its two ingredients."""
+        """Pickles and copies the model by its original class and the head's name."""
         return _new, (self.replaces, self.head_name), vars(self)
 
 
@@ -109,8 +109,8 @@ def _loss(
     if loss.ndim:
         raise ValueError(
             f"replace: linear_loss is True, and the head has become {type(head).__name__}, which "
-            f"made of the loss something of shape {list(loss.shape)}: expected one that gives what "
-            "its linear layer does; leave linear_loss out where adapters change the logits"
+            f"changed the loss to shape {list(loss.shape)}: expected a head that returns what its "
+            "linear layer does; leave linear_loss out if adapters change the logits"
         )
     return loss if num_items_in_batch is None else loss / on_device(num_items_in_batch, loss)
 
@@ -152,16 +152,15 @@ def with_linear_loss(model: Any) -> list[tuple[str, Any, type]]:
                 found = float(changed.forward(copy, **given).loss)
             except (AttributeError, IndexError, TypeError) as error:
                 raise ValueError(
-                    f"{where} {original.__name__} asks more of its layers than hidden states "
+                    f"{where} {original.__name__} needs more from its layers than hidden states "
                     f"({error})"
                 ) from error
             finally:
                 head.__class__ = nn.Linear
             if not abs(expected - found) <= tolerance * abs(expected):
                 raise ValueError(
-                    f"{where} {original.__name__} does something to its logits that is not known "
-                    f"here: its loss of random hidden states is {expected}, and without logits "
-                    f"{found}"
+                    f"{where} {original.__name__} changes its logits in an unknown way: its loss "
+                    f"of random hidden states is {expected}, and the loss without logits is {found}"
                 )
     return [(head_name, head, HeadWithLoss), ("", model, changed)]
 

@@ -65,7 +65,7 @@ def mlp_trials(layer: nn.Module) -> Trials | str | None:
             return _trials_of(layer, parts)
     has_no_gate = not own and all(hasattr(children.get(part), "weight") for part in ("wi", "wo"))
     if has_no_gate and not any(map(activation_trials, children.values())):
-        return "it has no gate, and its activation is no form of GELU"
+        return "it has no gate, and its activation is not a form of GELU"
     return None
 
 

@@ -42,7 +42,7 @@ class Replaced:
         lines = [f"{count} × {what}" for what, count in Counter(self.done.values()).items()]
         for why, count in Counter(self.left.values()).items():
             names = [name for name, reason in self.left.items() if reason == why]
-            lines.append(f"left {count}, as {', '.join(names[:3])}: {why}")
+            lines.append(f"left {count}, such as {', '.join(names[:3])}: {why}")
         return "\n".join(lines) or "nothing"
 
 
@@ -152,7 +152,7 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 def _kind_of(layer: nn.Module) -> tuple[Any, ...]:
-    """Returns a key: layers with equal keys, shapes, numbers and config are tried only once."""
+    """Returns the key of a layer: layers of one class, shape and config are tried only once."""
     shapes = [(n, p.shape) for n, p in layer.named_parameters(recurse=False)]
     own = [
         (name, value if isinstance(value, (float, int, str)) else id(value))
@@ -179,8 +179,8 @@ def _change_class(replaced: Replaced, name: str, layer: Any, to: type, what: str
     def undo() -> None:
         if type(layer) is not to:
             raise RuntimeError(
-                f"{name or 'the model'} is a {type(layer).__name__} that was made of it since, as "
-                "FSDP makes them: expected the one that replace left"
+                f"{name or 'the model'} has changed its class to {type(layer).__name__} since "
+                "replace, as FSDP does: expected the class that replace gave it"
             )
         layer.__class__ = original
 
@@ -199,7 +199,7 @@ class ByBridge:
         return self.form.forward(self, *given, *[named.pop(name) for name in others], **named)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickles and copies the class by its two ingredients."""
+        """Pickles and copies the layer by its original class and the form."""
         return _new, (self.replaces, self.form), vars(self)
 
 

@@ -93,7 +93,7 @@ def norm_trials(layer: nn.Module) -> Trials | str | None:
     if not eps_names:
         return None
     if any(_is_computed(layer, name) for name in _NAMES):
-        return "its weight is computed from other parameters: call replace before that is set up"
+        return "its weight is computed from other parameters: call replace before setting that up"
     if has_parts(layer) or not parameters.keys() <= set(_NAMES):
         return None
     if any(p.ndim != 1 for p in parameters.values()):

@@ -41,7 +41,7 @@ def _rotary_like(original: Callable[..., Any]) -> Callable[..., Any] | str:
     parameters = inspect.signature(original).parameters
     turned = [name for name in parameters if name not in ("cos", "sin", "unsqueeze_dim")]
     if list(parameters) != [*turned, "cos", "sin", "unsqueeze_dim"] or len(turned) not in (1, 2):
-        return "its arguments are others"
+        return "its arguments have other names"
     default = parameters["unsqueeze_dim"].default
     why = ""
     with unseen():

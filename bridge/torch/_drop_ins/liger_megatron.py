@@ -1,6 +1,7 @@
 """Liger-Kernel's modules for Megatron-LM, from the files of its `megatron`."""
 
-# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
+# Annotations are evaluated (no `from __future__ import annotations`): torch.fx cannot pickle a
+# trace of a module whose forward has annotations as strings.
 
 from collections.abc import Callable
 from typing import Any
@@ -236,7 +237,7 @@ def liger_apply_rotary_pos_emb_bshd(t: Tensor, freqs: Tensor) -> Tensor:
     if freqs.shape[-1] > t.shape[-1]:
         raise ValueError(
             f"liger_apply_rotary_pos_emb_bshd: freqs has shape {list(freqs.shape)}, expected at "
-            f"most {t.shape[-1]} columns, those of t"
+            f"most {t.shape[-1]} columns, as t has"
         )
     angles = freqs[..., : freqs.shape[-1] // 2]
     return rotary(t, angles.cos().to(t.dtype), angles.sin().to(t.dtype))  # type: ignore[no-any-return]

@@ -98,9 +98,9 @@ def liger_multimodal_rotary_pos_emb(
     for table, of_table in (("cos", cos), ("sin", sin)):
         if of_table.shape[0] != 3 or of_table.shape[-1] != q.shape[-1] or min(sizes) < 0:
             raise ValueError(
-                f"{name}: {table} has shape {list(of_table.shape)}, expected [3, batch, positions, "
-                f"{q.shape[-1]}], of whose first {q.shape[-1] // 2} columns mrope_section, "
-                f"{list(mrope_section)}, has parts"
+                f"{name}: {table} has shape {list(of_table.shape)} and mrope_section is "
+                f"{list(mrope_section)}, expected [3, batch, positions, {q.shape[-1]}] and parts "
+                f"of the first {q.shape[-1] // 2} columns"
             )
     cos, sin = (
         joined([t[i] for i, t in enumerate(table[..., : sum(sizes)].split(sizes, -1))], -1)
@@ -157,7 +157,9 @@ def liger_llama4_text_rotary_pos_emb(
 def liger_llama4_vision_rotary_pos_emb(
     query: Tensor, key: Tensor, freqs_ci: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Does the same for freqs_ci of `[positions, d/2]` numbers, with or without dimensions of 1.
+    """Multiplies query and key by complex numbers, as `liger_llama4_text_rotary_pos_emb` does.
+
+    freqs_ci has `[positions, d/2]` numbers, with or without dimensions of 1.
 
     A table that is not complex was cast together with its model and has lost the imaginary parts:
     they count as 0, as in the original and in the model.

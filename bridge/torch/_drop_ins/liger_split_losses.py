@@ -1,6 +1,7 @@
 """The cross-entropy of Liger-Kernel for logits that are split over ranks."""
 
-# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
+# Annotations are evaluated (no `from __future__ import annotations`): torch.fx cannot pickle a
+# trace of a module whose forward has annotations as strings.
 
 from typing import Any
 
@@ -32,7 +33,7 @@ class LigerVocabParallelCEFunction(Function, metaclass=DropIn):
         if label_smoothing and label_smoothing_mode == "partition" and ranks_in(tp_group) > 1:
             raise ValueError(
                 "LigerVocabParallelCEFunction: label_smoothing_mode is 'partition', expected "
-                "'global' where ranks share the vocabulary"
+                "'global' if ranks share the vocabulary"
             )
         if label_smoothing_formula == "megatron":
             label_smoothing = spread_smoothing(label_smoothing, vocab_parallel_logits, tp_group)

@@ -62,7 +62,7 @@ def spread_smoothing(label_smoothing: float, logits: Tensor, group: Any) -> floa
     if label_smoothing * columns > columns - 1:
         raise ValueError(
             f"vocab_parallel_cross_entropy: label_smoothing is {label_smoothing}, expected at most "
-            f"{columns - 1} / {columns}, a share of each column but the label's"
+            f"{columns - 1} / {columns}, the share of all columns except the label's"
         )
     return label_smoothing * columns / (columns - 1)
 

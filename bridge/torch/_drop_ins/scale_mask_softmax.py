@@ -1,6 +1,7 @@
 """The softmax of Megatron-LM: autograd Functions, and the module that chooses among them."""
 
-# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
+# Annotations are evaluated (no `from __future__ import annotations`): torch.fx cannot pickle a
+# trace of a module whose forward has annotations as strings.
 
 from collections.abc import Callable
 from functools import partial
@@ -163,7 +164,7 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
             )
         if scale is not None and not softmax_in_fp32:
             raise self._refusal(
-                f"{_NAME}: scale is {scale} without softmax_in_fp32, which a scale wants"
+                f"{_NAME}: scale is {scale} without softmax_in_fp32, which a scale requires"
             )
         self.input_in_fp16 = input_in_fp16
         self.input_in_bf16 = input_in_bf16
@@ -212,7 +213,7 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         return softmax_with_sink(_NAME, input, mask, scale, sink, causal=causal)
 
     def is_kernel_available(self, mask: Tensor | None, b: int, np: int, sq: int, sk: int) -> bool:
-        """True: every shape and dtype has its kernel."""
+        """Returns True: every shape and dtype has its kernel."""
         return True
 
     def forward_fused_softmax(self, input: Tensor, mask: Tensor | None) -> Tensor:

@@ -75,9 +75,9 @@ def program_of(name: str) -> Program:
     if program is None:
         if _kind(name) != _CARRIED:
             raise RuntimeError(
-                f"from_jax: the graph calls the JAX function {_function(name)}, which is one of "
-                "the process that traced it; trace the graph again in this process, or take it "
-                "along by torch.export, torch.jit.trace or make_fx, which carry a function that "
+                f"from_jax: the graph calls the JAX function {_function(name)}, which exists only "
+                "in the process that traced the graph; trace the graph again in this process, or "
+                "use torch.export, torch.jit.trace or make_fx, whose graphs carry a function that "
                 "jax.export can serialise"
             )
         program = _register(name, _Carried(name))
@@ -194,6 +194,6 @@ class _Carried(Program):
             )
             raise NotImplementedError(
                 f"from_jax: the graph carries the JAX function {self.name} from another process, "
-                f"with {has} and no more, and this needs another: {_first_line(error)}; "
+                f"with {has} and no more, but this call needs another: {_first_line(error)}; "
                 "differentiate or batch it before the export"
             ) from error

@@ -66,8 +66,8 @@ def _refuse_others(program: Program, inputs: list[Tensor]) -> None:
         came = ", ".join(f"{x.dtype}{list(x.shape)}" for x in inputs)
         wanted = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in expected)
         raise ValueError(
-            f"from_jax: {program.name} came as a graph's call on ({came}), expected ({wanted}): a "
-            "graph is for the shapes and dtypes that it was traced with"
+            f"from_jax: a graph calls {program.name} on ({came}), expected ({wanted}): a graph "
+            "works only for the shapes and dtypes that it was traced with"
         )
 
 

@@ -1,6 +1,7 @@
 """Flax NNX and Equinox modules as torch modules."""
 
-# Annotations are evaluated: torch.fx cannot pickle a trace of a module whose forward has strings.
+# Annotations are evaluated (no `from __future__ import annotations`): torch.fx cannot pickle a
+# trace of a module whose forward has annotations as strings.
 
 import functools
 from collections.abc import Callable, Sequence
@@ -143,9 +144,9 @@ class JaxModule(torch.nn.Module):
         if current_graph_task_id() >= 0:
             raise RuntimeError(
                 f"JaxModule: the module draws random numbers ({count}) while a backward pass "
-                "computes it again, as activation checkpoints do, and these would be others than "
-                "the first time; call it outside of the checkpoint, and let flax.nnx.remat or "
-                "jax.checkpoint compute its inside again"
+                "computes it again, as activation checkpoints do, and they would differ from the "
+                "first ones; call it outside of the checkpoint, and let flax.nnx.remat or "
+                "jax.checkpoint recompute its inner values"
             )
 
     def _check_updates(self, tensors: list[Any], updates: dict[int, Any]) -> None:
@@ -155,9 +156,9 @@ class JaxModule(torch.nn.Module):
             is_like = old.is_floating_point() and update.is_floating_point()
             if update.shape != old.shape or not (is_like or update.dtype == old.dtype):
                 raise ValueError(
-                    f"JaxModule: the module has put {update.dtype} of shape {list(update.shape)} "
-                    f"in the place of {part.name}, expected {old.dtype} of shape "
-                    f"{list(old.shape)}, as it was: a buffer keeps both"
+                    f"JaxModule: the module has replaced {part.name} by {update.dtype} of shape "
+                    f"{list(update.shape)}, expected {old.dtype} of shape {list(old.shape)}: a "
+                    "buffer does not change its dtype or shape"
                 )
 
     def jax_module(self) -> Any:
@@ -193,8 +194,8 @@ class JaxModule(torch.nn.Module):
             part = self._parts.parts[i]
             if part.is_parameter:
                 raise TypeError(
-                    f"JaxModule: the module writes to its parameter {part.name} as it runs; keep "
-                    "what changes there in another kind of variable than nnx.Param"
+                    f"JaxModule: the module writes to its parameter {part.name} as it runs; use "
+                    "another kind of variable than nnx.Param for values that change"
                 )
         return output, updates
 

@@ -40,7 +40,7 @@ class Pickled:
             ) from None
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise pickle.PicklingError(
-                f"JaxModule: {self.owner} holds what cannot be pickled ({error}); save the "
+                f"JaxModule: {self.owner} holds a value that cannot be pickled ({error}); save the "
                 "state_dict instead"
             ) from error
         return _restored, (self.owner, file.getvalue())

@@ -239,8 +239,8 @@ def _gradients_again(
     is_again = torch.is_grad_enabled()
     hidden, weight, labels, bias = operands
     with torch.enable_grad():
-        # Use views: from the tensors themselves autograd would go on to the tensors that they were
-        # computed from, and call their hooks, which it calls anyway behind this Function.
+        # Views stop autograd at the operands. Behind an operand it would go on to another operand
+        # that it was computed from, and call hooks, which it does anyway behind this Function.
         views = [
             t if not i else t.view_as(t) if is_again else t.detach().requires_grad_()
             for t, i in zip((hidden, weight, bias), wanted, strict=True)
@@ -429,8 +429,8 @@ def _autograd(keys: Any, *given: Any) -> list[Tensor]:
         t is not None and forward_ad.unpack_dual(t).tangent is not None for t in operands
     ):
         raise NotImplementedError(
-            f"{_NAME}: what torch.export or torch.jit.trace made of it is called in forward mode, "
-            "expected reverse mode there: differentiate the function that was exported or traced"
+            f"{_NAME}: a graph of torch.export or torch.jit.trace calls it in forward mode, "
+            "expected reverse mode: differentiate the function that was exported or traced"
         )
     below = BelowAutograd(torch.ops.bridge.linear_cross_entropy.default, keys)
     return list(_record(below, *given) if is_recorded(operands) else below(*given))

@@ -46,14 +46,14 @@ def joined(
     """
     if isinstance(part, DTensor):
         raise ValueError(
-            f"{function}: group is given with {argument} that are a DTensor, expected None: "
-            "how they are split is known"
+            f"{function}: group is given and {argument} is a DTensor, expected None: the DTensor "
+            "has a mesh already"
         )
     ranks = ranks_of(function, group)
     if functorch_active() or forward_ad._current_level >= 0:
         raise NotImplementedError(
             f"{function}: group is given under a transform of torch.func or in forward mode, which "
-            "follow no exchange between ranks; expected None there, or autograd"
+            "cannot follow an exchange between ranks; expected None, or reverse mode of autograd"
         )
     if not torch.compiler.is_compiling():
         _agree(function, argument, part, ranks, check, others())
@@ -91,7 +91,7 @@ def _agree(
             lambda: (found,),
             check_by_default(),
             array=argument,
-            advice="every rank must have as many rows and as many columns: pad the vocabulary",
+            advice="all ranks must have equal numbers of rows and columns: pad the vocabulary",
             others=others,
         )
     except (TypeError, ValueError):

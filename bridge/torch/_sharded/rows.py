@@ -47,9 +47,10 @@ def refuse_plain(function: str, names: Sequence[str], operands: Sequence[Any]) -
     others = zip(names, operands, strict=False)
     other = next(name for name, operand in others if isinstance(operand, DTensor))
     raise TypeError(
-        f"{function}: {names[0]} is a plain tensor and {other} a DTensor, expected DTensors: of "
-        f"what every process has, DTensor.from_local({names[0]}, mesh, [Replicate()] * mesh.ndim); "
-        "a parameter that FSDP2 shards is a plain tensor in its own module's call"
+        f"{function}: {names[0]} is a plain tensor and {other} a DTensor, expected DTensors; if "
+        f"{names[0]} is equal on all processes, DTensor.from_local({names[0]}, mesh, "
+        "[Replicate()] * mesh.ndim); a parameter that FSDP2 shards is a plain tensor in its own "
+        "module's call"
     )
 
 
