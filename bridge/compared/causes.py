@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -209,7 +210,13 @@ def _turned(found: Found, search: Search) -> Cause | None:
     if a is None or b is None:
         return None
     if a.size and np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=1e-9, atol=1e-12):
-        return Cause("transposed: the same numbers in another order")
+        orders = itertools.permutations(range(a.ndim))
+        if any(a.transpose(o).shape == b.shape and np.allclose(a.transpose(o), b) for o in orders):
+            return Cause("transposed: the same numbers in another order")
+        for axis in range(a.ndim):
+            if np.allclose(np.sort(a, axis), np.sort(b, axis), rtol=1e-9, atol=1e-12):
+                return Cause(f"the same numbers at other places along JAX's axis {axis}")
+        return Cause("the same numbers at other places")
     return None
 
 

@@ -43,7 +43,7 @@ class Joins:
         before: dict[int, int] = {}
         for k in [first.index, *candidates[:NEAR]]:
             for parent in jax[k].parents:
-                if parent in self.pairs.jax_pairs and parent in tape.maker:
+                if parent in self.pairs.jax_pairs and parent in tape.maker and jax[parent].printed:
                     before.setdefault(parent, k)
         row = sorted({*candidates, *before}, key=lambda k: tape.maker[k])
         options = {j: self._options(jax[j]) for j in row}
@@ -96,7 +96,7 @@ class Joins:
                 if not below.isdisjoint(value.parents):
                     below.add(value.index)
             a, b = tape.values[j].printed, recording.values[t].printed
-            if j not in below or a is None or b is None or a.shape != b.shape or a.equals(b):
+            if j not in below or a is None or b is None or a.shape != b.shape or a.matches(b):
                 continue
             if j in self.pairs.joined or j not in self.pairs.jax_dead:
                 continue

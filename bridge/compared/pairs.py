@@ -85,7 +85,7 @@ class Pairs:
         wrong = []
         for k, (t, j) in enumerate(zip(self.recording.outputs, self.tape.outputs, strict=True)):
             a, b = self.recording.values[t].printed, self.tape.values[j].printed
-            if a is not None and b is not None and not a.equals(b) and j not in self.joined:
+            if a is not None and b is not None and not a.matches(b) and j not in self.joined:
                 wrong.append(k)
         return wrong
 

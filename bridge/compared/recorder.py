@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules import module as modules
 from torch.overrides import TorchFunctionMode
 
@@ -27,7 +28,10 @@ _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 @dataclass
 class Place:
-    """The module and the line that a value of torch comes from, and its operation's arguments."""
+    """The module and the line that a value of torch comes from, and its operation's arguments.
+
+    Arguments that are tensors are held as their sizes: the tensors are not kept.
+    """
 
     line: Line | None
     module: str
@@ -59,25 +63,55 @@ class Recording:
     forward: int = 0
 
 
+@dataclass(frozen=True)
+class Sized:
+    """An argument of an operation in place of a tensor."""
+
+    shape: tuple[int, ...]
+
+
+@dataclass
+class _Storage:
+    """The values that lie in one storage.
+
+    Attributes:
+      alive: says whether the storage is still there, or another one in its place.
+      writers: the values that it was written by.
+      views: the value of each view, by where the view lies.
+    """
+
+    alive: Any
+    writers: list[int] = field(default_factory=list)
+    views: dict[Any, int] = field(default_factory=dict)
+
+
+class Enough(BaseException):
+    """Ends a run that has made all arrays that were asked for. A model's `except` lets it pass."""
+
+
 class Recorder(TorchDispatchMode):
     """Records the results of operations while it is entered.
 
     Args:
       names: parameters and buffers by name; arguments by position.
-      wanted: indices of values whose arrays are kept.
       is_wide: casts to float32 are left out.
+      known: the recording of an earlier run. This run then only keeps arrays.
+      wanted: indices of the values whose arrays it keeps.
     """
 
     def __init__(
-        self, names: Mapping[str, Tensor], wanted: frozenset[int], is_wide: bool = True
+        self,
+        names: Mapping[str, Tensor],
+        is_wide: bool = True,
+        known: Recording | None = None,
+        wanted: frozenset[int] = frozenset(),
     ) -> None:
         super().__init__()
         self.recording = Recording()
-        self.wanted, self.is_wide = wanted, is_wide
+        self.is_wide, self.known, self.wanted = is_wide, known, wanted
         self.module = ModuleStack()
-        self._views: dict[Any, int] = {}  # the value of a view, by where it lies
-        self._writers: dict[int, list[int]] = {}  # values that a storage was written by
-        self._kept: list[Tensor] = []
+        self._storages: dict[int, _Storage] = {}
+        self._kept: list[Tensor] = []  # tensors without a storage
         self.node: Place | None = None  # of the backward pass
         self.made_by: dict[Any, Place] = {}  # nodes of the graph, by the call that made them
         for name, tensor in names.items():
@@ -103,13 +137,14 @@ class Recorder(TorchDispatchMode):
         place = Place(line, module, kind)
         if self.node:
             place = Place(line, self.node.module, self.node.kind)
-        place.options = _options(func, args, kwargs)
+        options = _options(func, args, kwargs)
+        place.options = _sized(options)
         behind = parents
-        if not self.node:
-            for k, step in enumerate(steps_of(name, place.options, result)):
+        if not self.node and not self._skip_steps():
+            for k, step in enumerate(steps_of(name, options, result)):
                 behind = (self._append(name, behind, place, step, "fine", f"step {k}"),)
         outputs = list(_tensors(result))
-        written = _written(func, args, kwargs, name, place.options)
+        written = _written(func, args, kwargs, name, options)
         every = [*outputs, *(w for w in written if all(w is not o for o in outputs))]
         for k, tensor in enumerate(every):
             is_written = any(tensor is w for w in written)
@@ -121,7 +156,22 @@ class Recorder(TorchDispatchMode):
                 fresh, is_written,
             )  # fmt: skip
             behind = parents
+        if self.known and max(self.wanted) < min(len(self.recording.values), self.known.forward):
+            raise Enough
         return result
+
+    def _skip_steps(self) -> bool:
+        """Counts the steps of an operation without running them, if none of them is wanted."""
+        if self.known is None:
+            return False
+        first = last = len(self.recording.values)
+        values = self.known.values
+        while last < len(values) and values[last].kind == "fine":
+            last += 1
+        if not self.wanted.isdisjoint(range(first, last)):
+            return False
+        self.recording.values += values[first:last]
+        return True
 
     def _widened(self, name: str, args: Any, kwargs: Any, line: Line | None) -> tuple[Any, Any]:
         def wide(value: Any) -> Any:
@@ -138,14 +188,25 @@ class Recorder(TorchDispatchMode):
     def _parents(self, tensors: list[Tensor]) -> tuple[int, ...]:
         found: set[int] = set()
         for tensor in tensors:
-            own = self._views.get(_place_of(tensor))
-            writers = self._writers.get(_storage(tensor), [])
-            if own is not None:
-                found.add(own)
-                found.update(w for w in writers if w > own)
+            storage = self._storage_of(tensor)
+            if storage is None:
+                continue
+            own, writers = storage.views.get(_place_of(tensor)), storage.writers
+            later = writers if own is None else [w for w in writers if w > own]
+            if own is None:
+                found.update(later)
+            elif later:
+                found.add(self._rewritten(tensor, own, later))
             else:
-                found.update(writers)
+                found.add(own)
         return tuple(sorted(found))
+
+    def _rewritten(self, tensor: Tensor, own: int, later: list[int]) -> int:
+        """Records a tensor anew after writes to views of it, such as to one row of a cache."""
+        last = self.recording.values[later[-1]]
+        return self._append(
+            last.op, (own, *later), last.place, tensor, "op", "written", fresh=False
+        )
 
     def _append(
         self,
@@ -162,21 +223,35 @@ class Recorder(TorchDispatchMode):
         index = len(values)
         shape = tuple(tensor.shape)
         found = None
-        array = None
         if tensor.is_floating_point() or tensor.is_complex():
-            array = _array(tensor)
-            found = fingerprint(array)
+            if self.known is None:
+                found = fingerprint(_array(tensor))
+            elif index in self.wanted:
+                self.recording.arrays[index] = _array(tensor).copy()
         values.append(Value(index, op, parents, place, shape, found, kind, name))
-        if index in self.wanted and array is not None:
-            self.recording.arrays[index] = array.copy()
         if kind != "fine":
-            storage = _storage(tensor)
-            if fresh and storage:
-                self._writers[storage] = [index]
+            storage = self._storage_of(tensor) or self._new_storage(tensor)
+            if fresh:
+                storage.writers = [index]
             elif written:
-                self._writers.setdefault(storage, []).append(index)
-            self._views[_place_of(tensor)] = index
+                storage.writers.append(index)
+            storage.views[_place_of(tensor)] = index
         return index
+
+    def _storage_of(self, tensor: Tensor) -> _Storage | None:
+        """Returns the storage of a tensor that was recorded; another may have had its address."""
+        found = self._storages.get(_storage(tensor))
+        return None if found is None or (found.alive and found.alive.expired()) else found
+
+    def _new_storage(self, tensor: Tensor) -> _Storage:
+        address = _storage(tensor)
+        alive = None
+        if tensor.layout != torch.strided:
+            self._kept.append(tensor)
+        elif address:
+            alive = StorageWeakRef(tensor.untyped_storage())
+        self._storages[address] = new = _Storage(alive)
+        return new
 
 
 class Nodes(TorchFunctionMode):
@@ -282,6 +357,17 @@ def _options(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
         elif argument.has_default_value():
             found[argument.name] = argument.default_value
     return found
+
+
+def _sized(value: Any) -> Any:
+    """Returns arguments with sizes in place of tensors."""
+    if isinstance(value, Tensor):
+        return Sized(tuple(value.shape))
+    if isinstance(value, list | tuple):
+        return [_sized(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _sized(part) for key, part in value.items()}
+    return value
 
 
 def _written(func: Any, args: Any, kwargs: Any, name: str, options: dict[str, Any]) -> list[Tensor]:

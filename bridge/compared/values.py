@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 from collections import defaultdict
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 
 EQUAL = 1e-10  # of the scale: two orders of summation in float64 stay below it
+BLOCK = 1 << 16  # elements that are summed while they lie in a cache
+Axis = tuple[int, float, float]
 Fingerprint = tuple[float, float, float, float, float]  # Σx, Σx², Σ|x|, maximum, minimum
 
 
@@ -24,14 +27,15 @@ class Print:
       size: the number of elements.
       sums: Σx, Σx², Σ|x|, maximum and minimum.
       shape: the sizes of the axes in increasing order, without those of one element.
-      axes: for each of them Σ(marginal sum)², sorted: they tell two ways to split an axis apart.
+      axes: for each of them its size, Σ(marginal sum)² and Σ(weight × marginal sum), sorted: they
+        tell two ways to split an axis apart, and two orders of the rows along it.
       is_plain: the value says nothing: a constant, whole numbers such as positions, or a mask.
     """
 
     size: int
     sums: Fingerprint
     shape: tuple[int, ...]
-    axes: tuple[tuple[int, float], ...]
+    axes: tuple[Axis, ...]
     is_plain: bool
 
     def equals(self, other: Print, tolerance: float = EQUAL) -> bool:
@@ -49,11 +53,49 @@ class Print:
             and abs(a[4] - b[4]) <= tolerance * top
         )
 
+    def matches(self, other: Print, tolerance: float = EQUAL) -> bool:
+        """True for the same numbers in the same places, but for transpositions and reshapes."""
+        if not self.equals(other, tolerance):
+            return False
+        if self.is_plain or other.is_plain:
+            return True
+        if self.shape == other.shape:
+            return self.has_axes_of(other, tolerance)
+        return self.may_be_reshaped(other, tolerance)
+
     def has_axes_of(self, other: Print, tolerance: float = EQUAL) -> bool:
         """True if the axes of two arrays of the same numbers and sizes have the same marginals."""
-        return all(
-            abs(a - b) <= 4 * tolerance * self.size / n * self.sums[1]
-            for (n, a), (_, b) in zip(self.axes, other.axes, strict=True)
+        # Rounding may sort two axes of one size in another order.
+        return any(
+            all(self._is_axis(a, b, tolerance) for a, b in zip(self.axes, order, strict=True))
+            for order in itertools.permutations(other.axes)
+        )
+
+    def may_be_reshaped(self, other: Print, tolerance: float = EQUAL) -> bool:
+        """True unless an axis that the other shape has as well has other marginals there.
+
+        An axis that may be several ones of the other array, or a part of one, says nothing.
+        """
+        few, many = sorted((self.axes, other.axes), key=len)
+        for axis in few:
+            whole = [
+                axes
+                for count in range(1, len(many) + 1)
+                for axes in itertools.combinations(many, count)
+                if math.prod(n for n, _, _ in axes) == axis[0]
+            ]
+            if whole and all(
+                len(axes) == 1 and not self._is_axis(axis, axes[0], tolerance) for axes in whole
+            ):
+                return False
+        return True
+
+    def _is_axis(self, a: Axis, b: Axis, tolerance: float) -> bool:
+        bound = 4 * tolerance * self.size / a[0] * self.sums[1]
+        return (
+            a[0] == b[0]
+            and abs(a[1] - b[1]) <= bound
+            and abs(a[2] - b[2]) <= 4 * tolerance * self.sums[2]
         )
 
     def distance(self, other: Print) -> float:
@@ -61,7 +103,12 @@ class Print:
         a, b = self.sums, other.sums
         total = max(a[2], b[2]) or 1.0
         top = max(abs(a[3]), abs(a[4]), abs(b[3]), abs(b[4])) or 1.0
+        moved = 0.0
+        if self.shape == other.shape and not self.matches(other):
+            pairs = zip(self.axes, other.axes, strict=False)
+            moved = max((abs(p[2] - q[2]) / total for p, q in pairs), default=0.0)
         return max(
+            moved,
             abs(a[0] - b[0]) / total,
             abs(a[2] - b[2]) / total,
             abs(a[1] - b[1]) / (max(a[1], b[1]) or 1.0),
@@ -87,19 +134,61 @@ def fingerprint(array: np.ndarray) -> Print:
         # So do masks of a large finite number, which would hide the scores beside it.
         x = np.where(x < low / 10, 0.0, x)
         high, low = float(x.max()), float(x.min())
-    flat = x.reshape(-1) if x.flags.c_contiguous else x.ravel(order="K")
-    total, squares, absolute = float(flat.sum()), float(flat @ flat), float(np.abs(flat).sum())
+    x = _in_memory_order(x)
+    total, squares, absolute = _sums(x.reshape(-1))
     plain = (high == low and x.size > 1) or (
         total % 1 == 0 and absolute % 1 == 0 and squares % 1 == 0
     )
-    axes = []
-    if x.ndim > 1 and not plain:
-        for axis, n in enumerate(x.shape):
-            if n != 1 and n != x.size:
-                sums = x.sum(axis=tuple(k for k in range(x.ndim) if k != axis))
-                axes.append((n, float(sums @ sums)))
+    axes = [] if plain else [_axis(sums) for sums in _marginals(x)]
     sums_ = (total, squares, absolute, high, low)
     return Print(x.size, sums_, shape, tuple(sorted(axes)), plain)
+
+
+def _in_memory_order(x: np.ndarray) -> np.ndarray:
+    """Returns an array with the axes that lie closest in memory last, none of one element."""
+    order = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
+    return np.ascontiguousarray(x.transpose(order)).reshape(
+        [x.shape[k] for k in order if x.shape[k] != 1]
+    )
+
+
+def _sums(flat: np.ndarray) -> tuple[float, float, float]:
+    """Returns Σx, Σx² and Σ|x| in one pass over memory.
+
+    BLAS is left out: its threads wait for each other longer than these sums take.
+    """
+    total = squares = absolute = 0.0
+    scratch = np.empty(min(flat.size, BLOCK))
+    for start in range(0, flat.size, BLOCK):
+        block = flat[start : start + BLOCK]
+        total += float(block.sum())
+        squares += float(np.einsum("i,i->", block, block))
+        absolute += float(np.abs(block, out=scratch[: block.size]).sum())
+    return total, squares, absolute
+
+
+def _marginals(x: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields the sums over all axes but one, for each axis."""
+    while x.ndim > 1:
+        rows = x.reshape(-1, x.shape[-1])
+        yield np.einsum("ij->j", rows)
+        x = np.einsum("ij->i", rows).reshape(x.shape[:-1])
+    if x.ndim:
+        yield x
+
+
+def _axis(sums: np.ndarray) -> Axis:
+    squares, weighted = (
+        np.einsum("i,i->", sums, sums),
+        np.einsum("i,i->", sums, _weights(sums.size)),
+    )
+    return sums.size, float(squares), float(weighted)
+
+
+@functools.lru_cache(256)
+def _weights(n: int) -> np.ndarray:
+    """Returns the weights of the rows along an axis: no two orders of them have the same sum."""
+    return np.cos(1.3 * np.arange(1, n + 1))
 
 
 @dataclass(slots=True)
@@ -174,20 +263,34 @@ class Table:
                 has_shape = True
                 if value.printed.has_axes_of(printed, tolerance):
                     return value
-            else:
+            elif value.printed.may_be_reshaped(printed, tolerance):
                 other = other or value
         return None if has_shape else other
 
 
 def paired(values: Sequence[Value], table: Table) -> dict[int, int]:
-    """Returns the partner of each value that has one."""
+    """Returns the partner of each value that has one.
+
+    A value with the right numbers in a wrong order stays unpaired in another shape as well, in
+    which the order of its numbers is not compared.
+    """
     found = {}
+    misplaced: set[int] = set()
     for value in values:
-        if value.tells:
-            assert value.printed is not None
-            partner = table.partner(value.printed)
-            if partner is not None:
-                found[value.index] = partner.index
+        if not value.tells:
+            continue
+        assert value.printed is not None
+        partner = table.partner(value.printed)
+        if partner is None:
+            if next(table.equal_to(value.printed), None) is not None:
+                misplaced.add(value.index)
+            continue
+        assert partner.printed is not None
+        is_reshaped = partner.printed.shape != value.printed.shape
+        if is_reshaped and value.kind == "move" and not misplaced.isdisjoint(value.parents):
+            misplaced.add(value.index)
+        else:
+            found[value.index] = partner.index
     return found
 
 
