@@ -14,10 +14,10 @@ import numpy as np
 from bridge.lang.errors import refuse
 from bridge.lang.refusals import Foreign
 from bridge.lang.tracing import declared
-from bridge.ops.declared import Traced, function_of, traced
 from bridge.ops.definition import Spec
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.form import check_shapes
+from bridge.ops.traced import Traced, function_of, traced
 
 _NO_DEFAULT = inspect.Parameter.empty
 

@@ -16,13 +16,13 @@ import numpy as np
 from bridge import _native
 from bridge.lang import roles
 from bridge.lang.tracing import Declaration
-from bridge.ops.declared import Traced, function_of, traced
 from bridge.ops.definition import Spec
 from bridge.ops.dtypes import FLOATING, promote
 from bridge.ops.form import check_operands
 from bridge.ops.integers import check_integer, check_integer_array
-from bridge.ops.program import PROGRAM
 from bridge.ops.program_params import ProgramParams
+from bridge.ops.run_program import PROGRAM
+from bridge.ops.traced import Traced, function_of, traced
 
 NUMPY_TYPES = (np.ndarray, np.generic)
 _NUMBERS = (bool, int, float, complex)

@@ -15,7 +15,7 @@ import pytest
         ("bridge.ops", ["torch", "jax", "scipy"]),
         (
             "bridge.torch",
-            ["jax", "jaxlib", "bridge.torch.megatron", "bridge.torch._drop_ins.gates"],
+            ["jax", "jaxlib", "bridge.torch.megatron", "bridge.torch._drop_ins.packed_gates"],
         ),
         ("bridge.jax", ["torch", "flax"]),
         ("bridge.cli", ["torch", "jax"]),

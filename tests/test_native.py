@@ -21,8 +21,8 @@ from bridge.ops import (
     SoftmaxDerivativeParams,
     SoftmaxParams,
 )
-from bridge.ops.declared import traced
 from bridge.ops.softmax import JACOBIAN
+from bridge.ops.traced import traced
 
 RANKS = range(1, 11)
 

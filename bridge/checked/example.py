@@ -16,10 +16,10 @@ from bridge.declared import DeclaredOp
 from bridge.lang import codes, derivatives, roles
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
-from bridge.ops.declared import traced
 from bridge.ops.definition import Spec
 from bridge.ops.dtypes import promote
 from bridge.ops.form import check_operands
+from bridge.ops.traced import traced
 
 
 class Example:

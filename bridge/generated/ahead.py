@@ -11,11 +11,11 @@ from typing import Any
 from bridge.generated.requests import Request
 from bridge.lang import codes, roles
 from bridge.lang.errors import ProgramTooLarge
-from bridge.ops.declared import Traced
 from bridge.ops.definition import Call, Spec, ZerosLike
 from bridge.ops.form import dtypes_of_role
-from bridge.ops.program import PROGRAM
 from bridge.ops.program_params import ProgramParams
+from bridge.ops.run_program import PROGRAM
+from bridge.ops.traced import Traced
 
 # A compiler takes a few hundred MiB.
 _MOST_COMPILERS = 8

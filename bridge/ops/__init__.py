@@ -1,8 +1,8 @@
 """Framework-free definitions of the ops: arguments, checks, derivative rules, references."""
 
 from bridge.ops.definition import Call, Op, Role, Spec, ZerosLike
-from bridge.ops.program import PROGRAM
 from bridge.ops.program_params import ProgramParams
+from bridge.ops.run_program import PROGRAM
 from bridge.ops.softmax import (
     SOFTMAX,
     SOFTMAX_DERIVATIVE,

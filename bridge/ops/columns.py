@@ -15,8 +15,8 @@ import numpy as np
 
 from bridge.lang import codes, functions, roles
 from bridge.lang.tracing import declared, trace
-from bridge.ops.program import PROGRAM
 from bridge.ops.program_params import ProgramParams
+from bridge.ops.run_program import PROGRAM
 from bridge.ops.sums import sum_along_rows, sum_of
 
 # Columns of a chunk; a binary tree adds the sums of chunks: cpp/walks/rows/row_sum_tree.h.

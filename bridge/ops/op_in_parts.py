@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge.ops.definition import Call, Operands, OpWithNamedResults, P
-from bridge.ops.program import PROGRAM
 from bridge.ops.program_params import ProgramParams
+from bridge.ops.run_program import PROGRAM
 
 
 class OpInParts(OpWithNamedResults[P]):

@@ -13,8 +13,8 @@ from typing import Any
 from bridge.lang import codes, functions, roles
 from bridge.lang.tracing import declared, trace
 from bridge.ops.definition import Call
-from bridge.ops.program import PROGRAM
 from bridge.ops.program_params import ProgramParams
+from bridge.ops.run_program import PROGRAM
 
 # Rows added in one chain: a leaf of the tree of column sums (docs/numerics.md). Different parts can
 # add different leaves.

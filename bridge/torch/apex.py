@@ -65,7 +65,7 @@ from bridge.torch._drop_ins.apex_rotary import (
     fused_apply_rotary_pos_emb_thd,
 )
 from bridge.torch._drop_ins.losses import SoftmaxCrossEntropyLoss
-from bridge.torch._drop_ins.norms import sizes_of
+from bridge.torch._drop_ins.norms_over_dimensions import sizes_of
 from bridge.torch._drop_ins.scale_mask_softmax import (
     FusedScaleMaskSoftmax as _FusedScaleMaskSoftmax,
 )

@@ -67,7 +67,7 @@ from bridge.torch._drop_ins.broadcasting import (
     broadcast_bias_gelu,
     broadcast_bias_gelu_back,
 )
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._drop_ins.fused_layer_norm import FusedLayerNorm
 from bridge.torch._drop_ins.geglu import (
     BiasGeGLUFunction,

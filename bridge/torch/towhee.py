@@ -27,7 +27,7 @@ from bridge.torch._collectives.all_gather import (
 )
 from bridge.torch._collectives.groups import Ranks, ranks_of
 from bridge.torch._collectives.transport import Exchange
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 
 __all__ = ["AllGather", "AllGather2"]
 

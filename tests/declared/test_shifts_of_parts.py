@@ -12,8 +12,8 @@ from torch import Tensor
 from bridge.lang import codes, functions, roles
 from bridge.lang.functions import apply
 from bridge.lang.tracing import declared, trace
-from bridge.ops.program import PROGRAM
 from bridge.ops.program_params import ProgramParams
+from bridge.ops.run_program import PROGRAM
 from bridge.torch._adapter.dispatcher import dispatch
 
 

@@ -23,7 +23,7 @@ from bridge.generated.ahead import requests_towards, trained_sets
 from bridge.generated.requests import Request
 from bridge.lang import roles
 from bridge.ops import program
-from bridge.ops.declared import Traced, traced
+from bridge.ops.traced import Traced, traced
 
 
 @bridge.op(keep=("r",))

@@ -21,8 +21,8 @@ from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.lang import codes
 from bridge.lang.emission import source_of
-from bridge.ops.declared import traced
 from bridge.ops.softmax_programs import derivative_program, jacobian_program, softmax_program
+from bridge.ops.traced import traced
 from tests.declared.ops import OTHERS, SEVEN
 from tests.isas import ISAS
 from tests.lang.random_programs import random_call, steps_of

@@ -21,7 +21,7 @@ from bridge.catalogue.bias_gelu import bias_gelu
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.lang.functions import GELU_KINDS
-from bridge.ops.declared import traced
+from bridge.ops.traced import traced
 from tests.declared.ops import OTHERS, SEVEN
 from tests.generated.emulated import needs_compiler, run
 from tests.generated.test_bits import (

@@ -19,7 +19,7 @@ from bridge import lang as bl
 from bridge.generated import CompileError, cache, compiler, requests
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
-from bridge.ops.declared import traced
+from bridge.ops.traced import traced
 from tests.declared.ops import SEVEN, rms_norm
 
 pytestmark = pytest.mark.processes
@@ -258,7 +258,7 @@ def test_compilers_that_nobody_waits_for_leave_the_processor_to_others(
 
 def _usual(eps: float = 1e-6) -> Any:
     from bridge.generated.ahead import usual_requests
-    from bridge.ops.declared import traced
+    from bridge.ops.traced import traced
 
     return usual_requests(traced(rms_norm.declaration, (True, True), eps), "float32")
 

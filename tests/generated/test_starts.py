@@ -13,7 +13,7 @@ from bridge import lang as bl
 from bridge.generated.ahead import usual_requests
 from bridge.lang.emission import source_of
 from bridge.lang.functions import apply
-from bridge.ops.declared import traced
+from bridge.ops.traced import traced
 
 
 @bridge.op

@@ -17,7 +17,7 @@ from bridge._private.jax import assignment_of
 from bridge.catalogue.bias_gelu import bias_gelu as declared
 from bridge.jax._sharded import partitioning
 from bridge.ops import PROGRAM, ProgramParams, Role
-from bridge.ops.declared import traced
+from bridge.ops.traced import traced
 
 
 class Array:

@@ -13,7 +13,7 @@ import pytest
 import bridge.jax
 from bridge.catalogue.bias_dropout_add import bias_dropout_add
 from bridge.lang.bytecode import words_of
-from bridge.ops.declared import traced
+from bridge.ops.traced import traced
 from tests.jax.subprocess_run import run
 
 Array = tuple[tuple[int, ...], str]

@@ -14,7 +14,7 @@ from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.lang.emission import source_of
 from bridge.lang.emission_cuda import cuda_source_of
-from bridge.ops.declared import traced
+from bridge.ops.traced import traced
 
 KEEPS, BACKWARD = 1, 2  # the passes of training
 

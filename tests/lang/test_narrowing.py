@@ -15,7 +15,7 @@ from bridge import lang as bl
 from bridge.catalogue import gates, log_probs
 from bridge.lang import codes
 from bridge.lang.program import COLUMNS
-from bridge.ops.declared import traced
+from bridge.ops.traced import traced
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 

@@ -16,7 +16,7 @@ from bridge.lang.bytecode import Writer
 from bridge.lang.emission_cuda import cuda_source_of
 from bridge.lang.residents import Residents
 from bridge.lang.row_order import Place, RowOrder
-from bridge.ops.declared import traced
+from bridge.ops.traced import traced
 
 KEEPS, BACKWARD = 1, 2  # the passes of training
 

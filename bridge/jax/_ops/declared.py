@@ -17,9 +17,9 @@ from bridge.jax._ops.integers import as_integer, words
 from bridge.lang import roles
 from bridge.lang.tracing import Declaration
 from bridge.ops import PROGRAM
-from bridge.ops.declared import Traced, function_of, traced
 from bridge.ops.dtypes import FLOATING, promote
 from bridge.ops.form import check_operands, dtypes_of_role
+from bridge.ops.traced import Traced, function_of, traced
 
 # Types of arrays that are passed on unchanged: isinstance with jax.Array costs as much as a tiny
 # call.

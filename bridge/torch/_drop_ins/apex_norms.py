@@ -10,8 +10,8 @@ from torch.autograd import Function
 
 from bridge.torch._adapter.autocast import cast
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._drop_ins.functions import DropIn
-from bridge.torch._drop_ins.norms import layer_norm_over, rms_norm_over
+from bridge.torch._drop_ins.function_classes import DropIn
+from bridge.torch._drop_ins.norms_over_dimensions import layer_norm_over, rms_norm_over
 
 Shape = int | Sequence[int]
 

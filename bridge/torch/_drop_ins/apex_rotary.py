@@ -14,7 +14,7 @@ from bridge.torch._adapter.autocast import joined
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 
 
 @declared()

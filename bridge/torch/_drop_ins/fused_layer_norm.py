@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge.torch._drop_ins.norms import layer_norm_over, sizes_of
+from bridge.torch._drop_ins.norms_over_dimensions import layer_norm_over, sizes_of
 from bridge.torch._drop_ins.sizes import check_sizes
 from bridge.torch._ops.viewless import make_viewless_tensor
 

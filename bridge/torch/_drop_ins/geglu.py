@@ -9,8 +9,8 @@ from torch.autograd import Function
 from bridge.ops.scalars import real_number
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._drop_ins.functions import DropIn
-from bridge.torch._drop_ins.gates import as_before, flat, gated, gated_back, refuse
+from bridge.torch._drop_ins.function_classes import DropIn
+from bridge.torch._drop_ins.packed_gates import as_before, flat, gated, gated_back, refuse
 from bridge.torch._ops.bias_gelu import bias_gelu
 
 

@@ -11,7 +11,7 @@ from torch.autograd import Function
 
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared, named
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._drop_ins.sizes import check_sizes
 from bridge.torch._ops.gates import glu, squared_relu, swiglu
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from bridge.catalogue.cross_entropy import Options
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._ops.cross_entropy import cross_entropy
 from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.torch._ops.log_probs import logsumexp

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.autograd import Function
 
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._drop_ins.liger_norms import LigerRMSNormFunction
 from bridge.torch._drop_ins.liger_split_losses import LigerVocabParallelCrossEntropy
 from bridge.torch._drop_ins.losses import ranks_in
-from bridge.torch._drop_ins.norms import sizes_of
+from bridge.torch._drop_ins.norms_over_dimensions import sizes_of
 from bridge.torch._drop_ins.sizes import check_sizes
 from bridge.torch._drop_ins.swiglu import bias_swiglu_impl
 from bridge.torch._ops.linear_cross_entropy import check_linear, linear_cross_entropy

@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 
 from bridge.torch._adapter.autocast import joined
 from bridge.torch._adapter.recomputed import recomputed
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._drop_ins.liger_gates import (
     LigerFalconH1SwiGLUMLP,
     LigerGEGLUMLP,

@@ -13,7 +13,7 @@ from bridge.catalogue import norms
 from bridge.catalogue.declaration import declared, named
 from bridge.catalogue.norms import check_eps, check_offset
 from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._drop_ins.liger_norms import LigerRMSNorm, check_mode
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._drop_ins.sizes import check_sizes
 from bridge.torch._ops.norms import layer_norm, rms_norm
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._ops.softmax import scaled_softmax
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._drop_ins.losses import ranks_in, split_losses, spread_smoothing
 
 _FORMULAS, _MODES = ("pytorch", "megatron"), ("global", "partition")

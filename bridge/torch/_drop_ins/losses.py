@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._ops.cross_entropy import cross_entropy
 
 

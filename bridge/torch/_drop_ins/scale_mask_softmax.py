@@ -16,7 +16,7 @@ from bridge.ops.softmax import SoftmaxParams, check_scale
 from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.entry import entry
 from bridge.torch._adapter.kernels import spec_of
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._ops.sinks import softmax_with_sink
 from bridge.torch._ops.softmax import (
     scaled_causal_softmax,

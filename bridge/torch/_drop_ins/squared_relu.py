@@ -9,8 +9,8 @@ from bridge import lang as bl
 from bridge.catalogue import gates
 from bridge.catalogue.declaration import declared, named
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._drop_ins.functions import DropIn
-from bridge.torch._drop_ins.gates import as_before, flat, one_a_row, pulled_back
+from bridge.torch._drop_ins.function_classes import DropIn
+from bridge.torch._drop_ins.packed_gates import as_before, flat, one_a_row, pulled_back
 
 
 @declared()

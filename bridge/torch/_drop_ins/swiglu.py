@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._drop_ins.functions import DropIn
-from bridge.torch._drop_ins.gates import as_before, flat, gated, gated_back, refuse
+from bridge.torch._drop_ins.function_classes import DropIn
+from bridge.torch._drop_ins.packed_gates import as_before, flat, gated, gated_back, refuse
 
 
 def swiglu(y: Tensor) -> Tensor:

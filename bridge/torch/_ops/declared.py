@@ -14,9 +14,9 @@ import torch
 from bridge._private.torch import constant_to_dynamo
 from bridge.lang.tracing import Declaration
 from bridge.ops import PROGRAM, ProgramParams, Role
-from bridge.ops.declared import Traced, function_of, traced
 from bridge.ops.form import check_operands
 from bridge.ops.integers import check_integer_array
+from bridge.ops.traced import Traced, function_of, traced
 from bridge.torch._adapter.autograd import call, native_kernel, plan_of
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.destination import write_at_once, write_into

@@ -23,7 +23,7 @@ from bridge._private.torch import (
 )
 from bridge.torch._adapter.checks import check_flags
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._drop_ins.functions import DropIn
+from bridge.torch._drop_ins.function_classes import DropIn
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
