@@ -29,7 +29,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def drawn(rng: np.random.Generator, shape: Any, dtype: str, ignored: int) -> tuple[Any, Any]:
-    """Logits, and labels a few of which are ignored."""
+    """Returns logits, and labels of which a few are ignored."""
     x = (rng.normal(size=shape) * 4).astype(numpy_dtype(dtype))
     labels = rng.integers(0, shape[-1], shape[:-1])
     return x, np.where(rng.random(shape[:-1]) < 0.2, ignored, labels)
@@ -45,7 +45,7 @@ def reference(
     z_loss: float = 0.0,
     softcap: float | None = None,
 ) -> tuple[Any, Any]:
-    """The loss and its gradient for the cotangent g, in float64."""
+    """Returns the loss and its gradient for the cotangent g, in float64."""
     x = np.asarray(x, np.float64)
     s = x if softcap is None else softcap * np.tanh(x / softcap)
     largest = s.max(-1, keepdims=True)
@@ -79,7 +79,7 @@ def test_values_and_gradients(
     found, dx = own.vjp(lambda x: own.ops.cross_entropy(x, own.array(labels), **options), [x], g)
     assert (found.dtype, dx.dtype) == (wide(dtype), x.dtype)
     unit, rows = EPSILON[wide(dtype)], max(labels.size, 1)
-    # A sum's error is that of its rows, each a few units of lse.
+    # The error of a sum is the sum of its rows' errors, each a few units of lse.
     terms = rows if reduction == "sum" else 1
     np.testing.assert_allclose(found, expected, rtol=8 * unit, atol=60 * unit * terms)
     largest = np.max(np.abs(gradient), initial=np.max(np.abs(g), initial=0) / rows)
@@ -138,7 +138,7 @@ def test_overwriting_is_a_change_in_place() -> None:
 
 
 def test_what_nothing_is_written_over() -> None:
-    """Logits whose rows share memory; those that a checkpoint computes again are, once."""
+    """Logits whose rows share memory are not overwritten; recomputed logits of a checkpoint are."""
     labels = torch.tensor([0, 2])
     leaf = torch.randn(1, 3, requires_grad=True)
 
@@ -201,7 +201,7 @@ def test_exact_cases(own: Any) -> None:
 @each
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_row_that_does_not_count_has_no_gradient_whatever_it_has(own: Any, options: Any) -> None:
-    """First and second derivatives of ignored rows are 0 beside infinities and NaN."""
+    """First and second derivatives of ignored rows are 0, also with infinities and NaN."""
     inf, nan = np.inf, np.nan
     rows = [[inf, 0, 1], [nan, inf, 1], [-inf] * 3, [nan] * 3, [1, -inf, inf], [6e4, -6e4, 0]]
     x, ignored = np.array([*rows, [1, 2, 3]], np.float32), options.get("ignore_index", -100)
@@ -303,7 +303,7 @@ def test_a_loss_is_one_node_of_the_graph(reduction: str) -> None:
         (plain,) = torch.autograd.grad(3 * loss, x)
         return [loss, g, second, plain]
 
-    # A number that is another object is as one that was not seen.
+    # An equal number that is another object counts as a new one.
     once = float("0.125")
     calls = [
         bridge.torch.cross_entropy(x, labels, reduction=reduction, z_loss=z)
@@ -370,7 +370,7 @@ def test_batches_of_nothing(own: Any, shape: Any, reduction: str) -> None:
 @each
 @pytest.mark.parametrize("shape", [(0, 3, 0), (2, 3, 0)], ids=str)
 def test_labels_of_rows_without_columns_in_vmap(own: Any, shape: Any) -> None:
-    """No label is in range there, and only the caller of vmap knows whether there is a row."""
+    """No label is in range; only the caller of vmap knows if there is a row."""
     x, labels = own.array(np.zeros(shape, np.float32)), own.array(np.array([0, 1, 2], np.int32))
     weight = own.array(np.zeros((0, 0), np.float32))
     vmap = torch.func.vmap if own.name == "torch" else jax.vmap
@@ -385,7 +385,7 @@ def test_labels_of_rows_without_columns_in_vmap(own: Any, shape: Any) -> None:
         own.ops.cross_entropy(own.array(np.zeros((3, 0), np.float32)), labels)
 
 
-UPPER = 2**64 - 100  # -100 to who takes it for a number with a sign
+UPPER = 2**64 - 100  # -100 if it is read as a signed number
 
 
 @pytest.mark.parametrize("ignored", [-100, -1, 2**63 - 1])
@@ -422,9 +422,11 @@ def test_the_upper_half_of_uint64_is_neither_a_column_nor_ignored(ignored: int) 
 
 @pytest.mark.parametrize("ignored", [-(2**40), 2**31, 2**63 - 1])
 def test_an_ignore_index_past_what_jax_leaves_of_labels(ignored: int) -> None:
-    """It is refused: such a label would be another number, or none that is ignored."""
+    """It is refused: JAX would change such a label to another number."""
     x, weight, labels = jnp.ones((2, 5)), jnp.ones((7, 5)), np.array([1, ignored])
-    words = f"ignore_index is {ignored}, expected one from -2147483648 to 2147483647: while jax"
+    words = (
+        f"ignore_index is {ignored}, expected an integer from -2147483648 to 2147483647: while jax"
+    )
     with pytest.raises(ValueError, match=f"^cross_entropy: {words}"):
         bridge.jax.cross_entropy(x, labels, ignore_index=ignored)
     with pytest.raises(ValueError, match=f"^linear_cross_entropy: {words}"):
@@ -435,7 +437,7 @@ def test_an_ignore_index_past_what_jax_leaves_of_labels(ignored: int) -> None:
             bridge.jax.linear_cross_entropy(x, weight, labels, ignore_index=ignored),
         ):
             assert np.isfinite(found)
-    if ignored == 2**31:  # which uint32 has
+    if ignored == 2**31:  # uint32 has this number
         for found in (
             bridge.jax.cross_entropy(x, labels.astype(np.uint32), ignore_index=ignored),
             bridge.jax.linear_cross_entropy(

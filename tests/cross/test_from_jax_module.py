@@ -44,7 +44,7 @@ def x() -> torch.Tensor:
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_random_numbers_are_not_drawn_again(net: Net, x: torch.Tensor, use_reentrant: bool) -> None:
-    """A checkpoint would have others in the backward pass; without any it may compute again."""
+    """A checkpoint would draw others in the backward pass; without any it may recompute."""
     module = JaxModule(net)
     x.requires_grad_()
     y = checkpoint(module, x, use_reentrant=use_reentrant)
@@ -88,7 +88,7 @@ def test_arguments_of_any_name() -> None:
 def test_names_kinds_and_values(net: Net) -> None:
     module = JaxModule(net)
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    # The tied bias is there once.
+    # The tied bias appears once.
     assert sorted(parameters) == sorted(
         [
             *("layers.0.bias", "layers.0.kernel", "layers.1.bias", "layers.1.kernel"),
@@ -98,7 +98,7 @@ def test_names_kinds_and_values(net: Net) -> None:
     assert sorted(buffers) == ["drop.rngs.count", "drop.rngs.key", "norm.mean", "norm.var"]
     kernel = parameters["layers.0.kernel"]
     np.testing.assert_array_equal(kernel.detach().numpy(), net.layers[0].kernel[...])
-    # Much of torch, process groups among it, knows no unsigned integers of 32 bits.
+    # Much of torch, such as process groups, does not support uint32.
     assert buffers["drop.rngs.key"].dtype == buffers["drop.rngs.count"].dtype == torch.int32
     with torch.no_grad():
         kernel.add_(1)
@@ -106,7 +106,7 @@ def test_names_kinds_and_values(net: Net) -> None:
 
 
 def test_a_step_is_that_of_flax(net: Net, x: torch.Tensor) -> None:
-    """Gradients, batch statistics and the dropout stream, in training mode."""
+    """Gradients, batch statistics and the dropout stream agree with Flax in training mode."""
     module = JaxModule(net)
     expected = nnx.clone(net)
 
@@ -143,7 +143,7 @@ def test_modes(net: Net, x: torch.Tensor) -> None:
 
 
 def test_two_calls_before_a_backward_pass(net: Net, x: torch.Tensor) -> None:
-    """Statistics are written after each call; what the backward passes read stays."""
+    """Statistics are written after each call; the residuals of earlier calls do not change."""
     module = JaxModule(net)
     (module(x).square().sum() + module(2 * x).square().sum()).backward()
     assert all(parameter.grad is not None for parameter in module.parameters())
@@ -361,5 +361,5 @@ def test_errors_name_parameters_and_arguments(net: Net, x: torch.Tensor) -> None
     (own, _) = module(x)
     assert own["a"]["b"].tolist() == [1, 1, 1]
     assert own["a.b"].tolist() == [0, 0, 0]
-    with pytest.raises(ValueError, match=r"^from_jax: parameters\['a.b_?'\]: .* lies on meta"):
+    with pytest.raises(ValueError, match=r"^from_jax: parameters\['a.b_?'\]: .* is on meta"):
         module.to("meta")(x)

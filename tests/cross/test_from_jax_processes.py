@@ -61,7 +61,7 @@ def test_a_graph_runs_the_same_function_elsewhere(way: str, model: str, tmp_path
 
 @pytest.mark.processes
 def test_a_loaded_export_is_compiled_from_the_cache(tmp_path: Path) -> None:
-    """The cache of autograd's graphs answers without a trace; what it holds knows its functions."""
+    """The cache of autograd's graphs hits without a trace; its entry finds its functions."""
     for step in ("save", "compile", "compile"):
         child = in_another(step, "export", "function", tmp_path)
         assert child.returncode == 0, child.stderr
@@ -136,7 +136,7 @@ def test_a_graph_is_for_its_shapes() -> None:
 
 @pytest.fixture
 def foreign(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A graph of x -> 2 sin(x) that knows of its function only what it carries."""
+    """A graph of x -> 2 sin(x) that has of its function only the carried program."""
     x = torch.linspace(-1, 1, 5)
     graph = make_fx(from_jax(lambda x: 2 * jnp.sin(x)))(x)
     monkeypatch.setattr(carried, "_programs", {})
@@ -180,7 +180,7 @@ def test_a_carried_function_without_a_derivative(monkeypatch: pytest.MonkeyPatch
 
 
 def test_wide_numbers_are_carried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loaded graph of 64 bits runs where jax_enable_x64 is off, as it was traced."""
+    """A loaded graph with 64-bit types runs as it was traced, even if jax_enable_x64 is off."""
     x = torch.linspace(0, 1, 4, dtype=torch.float64)
     with jax.enable_x64(True):
         graph = make_fx(from_jax(jnp.sin))(x)
@@ -192,7 +192,7 @@ def test_wide_numbers_are_carried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_equal_programs_keep_their_own_derivatives() -> None:
-    """Functions with one StableHLO and a derivative of their own each."""
+    """Functions with equal StableHLO keep their own, different derivatives."""
 
     def rule(factor: float) -> Any:
         f = jax.custom_vjp(lambda x: 2 * x)

@@ -1,4 +1,4 @@
-"""JaxModule through copy, torch.save and spawned processes; and what pickle cannot take."""
+"""JaxModule through copy, torch.save and spawned processes; and modules that pickle refuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bridge.torch import JaxModule
 
 
 class Net(nnx.Module):
-    """A module that pickle finds hard: functions of JAX as attributes, random streams, ties."""
+    """A module that is hard to pickle: JAX functions as attributes, random streams, tied arrays."""
 
     def __init__(self, rngs: nnx.Rngs, activation: Any = jax.nn.relu) -> None:
         self.layers = nnx.List([nnx.Linear(4, 6, rngs=rngs), nnx.Linear(6, 3, rngs=rngs)])
@@ -103,7 +103,7 @@ def x() -> torch.Tensor:
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_copies_compute_the_same_and_are_independent(make: Any, way: Any, x: Any) -> None:
     module = make()
-    with torch.no_grad():  # not the values that the JAX module had
+    with torch.no_grad():  # values other than the JAX module's
         for parameter in module.parameters():
             parameter.mul_(1.5)
     module(x)

@@ -28,7 +28,7 @@ _ROWS = (2, 32)
 
 
 def _placements(array: Any, dims: tuple[int, ...], shape: tuple[int, ...]) -> list[Any]:
-    """Operands with all rows are split like x, and row vectors with the columns."""
+    """Returns placements: operands with all rows are split like x, row vectors like the columns."""
     has_rows = tuple(array.shape[:2]) == shape[:2]
     is_row = tuple(array.shape) == shape[2:]
     return [
@@ -44,9 +44,9 @@ def _placements(array: Any, dims: tuple[int, ...], shape: tuple[int, ...]) -> li
 def as_unsharded(
     place: Place, mesh: tuple[int, ...], dims: tuple[int, ...], dtype: str, columns: list[str]
 ) -> None:
-    """Results, gradients and those of these have the bits of the whole tensors.
+    """Results, gradients and second derivatives have the bits of the whole tensors.
 
-    `dims`: for each dimension of the mesh the dimension of x that it splits.
+    `dims` has, for each dimension of the mesh, the dimension of x that it splits.
     """
     device_mesh = init_device_mesh("cpu", mesh)
     for name, case in CASES.items():
@@ -100,7 +100,7 @@ def what_is_sent(place: Place) -> dict[str, list[int]]:
 
 @contextlib.contextmanager
 def _counted() -> Iterator[list[int]]:
-    """The numbers that this process sends a row in each exchange."""
+    """Collects the numbers per row that this process sends in each exchange."""
     sent: list[int] = []
     gather = shards.gather_along
 
@@ -164,7 +164,7 @@ def compiled(place: Place) -> None:
 
 
 def cross_entropy_of_a_group(place: Place) -> None:
-    """Losses and gradients have the bits of whole rows; ranks that are not in the group refuse."""
+    """Losses and gradients have the bits of whole rows; ranks outside the group refuse."""
     group = torch.distributed.group.WORLD
     mesh = init_device_mesh("cpu", (place.world_size,), mesh_dim_names=("model",))
     for columns in (1024 * place.world_size, 330 * place.world_size):
@@ -206,9 +206,9 @@ def cross_entropy_of_a_group(place: Place) -> None:
 
 
 def second_derivatives_of_a_loss(place: Place) -> None:
-    """Rows in several dimensions, whose losses are reduced in one, and parts of a group.
+    """The rows have several dimensions, which are reduced, and belong to a group.
 
-    The square of a loss has a cotangent to go through, and the loss itself has none.
+    The square of a loss has second derivatives through its cotangent; the loss itself has none.
     """
     mesh, group = init_device_mesh("cpu", (place.world_size,)), torch.distributed.group.WORLD
     whole = numbers(0, (2, 4, 8), torch.float64), torch.arange(8).reshape(2, 4)
@@ -238,7 +238,7 @@ def second_derivatives_of_a_loss(place: Place) -> None:
 
 
 def groups_that_differ(place: Place) -> None:
-    """All ranks raise before anything is exchanged, and go on."""
+    """All ranks raise before anything is exchanged, and can continue."""
     group, rank = torch.distributed.group.WORLD, place.rank
     x, labels = numbers(0, (6, 40), torch.float32), torch.arange(6)
 
@@ -273,7 +273,7 @@ def groups_that_differ(place: Place) -> None:
     with torch.autograd.forward_ad.dual_level(), raises(NotImplementedError, "in forward mode"):
         loss(torch.autograd.forward_ad.make_dual(x, x), labels)
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    compiled(x, labels)  # before, too: a graph without tangents is not for a call with them
+    compiled(x, labels)  # called before too: a graph without tangents must not serve this call
     unsupported = torch._dynamo.exc.Unsupported
     with torch.autograd.forward_ad.dual_level(), raises(unsupported, "in forward mode"):
         compiled(torch.autograd.forward_ad.make_dual(x, x), labels)
@@ -281,7 +281,7 @@ def groups_that_differ(place: Place) -> None:
 
 
 def softmaxes(place: Place) -> None:
-    """Results, gradients and those of these; of a part that is a subtree a few numbers a row."""
+    """Results and derivatives agree; a part that is a subtree sends a few numbers per row."""
     mesh = init_device_mesh("cpu", (place.world_size,))
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         for columns in (1024 * place.world_size, 330 * place.world_size):

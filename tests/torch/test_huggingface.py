@@ -1,4 +1,4 @@
-"""bridge.torch.huggingface beside the models and layers of transformers themselves."""
+"""bridge.torch.huggingface, compared with the models and layers of transformers themselves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-# Each differs in its norms, its gates, its rotary embedding or what it does to its logits.
+# The families differ in their norms, gates, rotary embeddings, or uses of logits.
 FAMILIES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "Llama": ({}, {"rms_norm": 5, "glu, silu": 2}),
     "Qwen3": ({}, {"rms_norm": 9, "glu, silu": 2}),
@@ -60,7 +60,7 @@ def model_of(family: str) -> Any:
 
 @pytest.fixture
 def replaced_families():
-    """Undoes what was replaced, above all functions that other models call too."""
+    """Undoes replacements, above all of functions that other models call too."""
     done: list[huggingface.Replaced] = []
     yield done
     for each in reversed(done):
@@ -72,7 +72,7 @@ def tokens(*shape: int) -> Tensor:
 
 
 def assert_like(found: Any, expected: Any, ulps: float = 100.0) -> None:
-    """Numbers of a whole model, of which each layer rounds anew."""
+    """Compares results of a whole model, in which each layer rounds again."""
     for one, other in zip(found, expected, strict=True):
         assert_close(one, other, ulps)
 
@@ -160,7 +160,7 @@ def test_a_loss_without_logits_is_refused_where_it_would_be_another() -> None:
 
 
 class Adapted(nn.Module):
-    """A head to which an adapter adds logits, as those of PEFT do."""
+    """A head to which an adapter adds logits, like PEFT's."""
 
     def __init__(self, head: nn.Linear) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ def test_generation_and_torch_compile(replaced_families) -> None:
 
 
 class Clamped(nn.Module):
-    """What looks like a norm, but for numbers that are rare."""
+    """A layer that equals a norm except for rare numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -297,7 +297,7 @@ def test_layers_of_a_class_that_differ(first, second, done, draw) -> None:
 
 
 def test_a_norm_of_channels_is_left_alone() -> None:
-    """On rows it is a layer norm, and on images it is none."""
+    """It is a layer norm on rows, but not on images."""
     model, x = nn.Sequential(nn.Conv1d(4, 16, 1), nn.GroupNorm(1, 16)), torch.randn(2, 4, 16)
     expected = model(x)
     assert [*huggingface.replace(model).left] == ["1"]

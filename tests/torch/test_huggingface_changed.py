@@ -1,4 +1,4 @@
-"""Models whose weights become something else after `huggingface.replace`, beside the originals."""
+"""Models whose weights change after `huggingface.replace`, compared with the originals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAMILIES = ("Llama", "Gemma2", "GPTNeoX", "Nemotron")
 
 
 def norms_of(model: nn.Module) -> list[Any]:
-    """The modules with a weight of one dimension."""
+    """Returns the modules with a 1-dimensional weight."""
     found = [m for m in model.modules() if getattr(getattr(m, "weight", None), "ndim", 0) == 1]
     assert found
     return found
@@ -122,7 +122,7 @@ def tied(model: nn.Module) -> None:
 
 
 def of_plain_tensors(model: nn.Module) -> None:
-    """Every parameter of a norm becomes an attribute of twice its size, as under FSDP."""
+    """Every parameter of a norm becomes an attribute of twice its value, as under FSDP."""
     for norm in norms_of(model):
         for name, parameter in [*norm.named_parameters(recurse=False)]:
             delattr(norm, name)
@@ -139,7 +139,7 @@ CHANGES: list[Callable[[nn.Module], None]] = [
 def undone() -> Iterator[list[huggingface.Replaced]]:
     done: list[huggingface.Replaced] = []
     yield done
-    for each in done:  # the layers are no longer those that were replaced: functions alone
+    for each in done:  # the replaced layers have been exchanged: only functions remain
         while each._undo:
             try:
                 each._undo.pop()()
@@ -148,7 +148,7 @@ def undone() -> Iterator[list[huggingface.Replaced]]:
 
 
 def trained(model: Any) -> list[Tensor]:
-    """Logits, loss and the gradients of all parameters of a step."""
+    """Returns logits, loss and the gradients of all parameters of a step."""
     ids = tokens(2, 9)
     found = model(input_ids=ids, labels=ids)
     found.loss.backward()
@@ -185,7 +185,7 @@ def test_fsdp_with_flat_parameters(family, use_orig_params, undone) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # one process shards nothing, and is told so
+            warnings.simplefilter("ignore")  # a single process shards nothing, and torch warns
             models = [
                 FullyShardedDataParallel(
                     model, use_orig_params=use_orig_params, device_id=torch.device("cpu")
@@ -198,7 +198,7 @@ def test_fsdp_with_flat_parameters(family, use_orig_params, undone) -> None:
 
 
 def test_a_norm_whose_weight_is_computed_already_is_left() -> None:
-    """Its class is made by a parametrization, which another class on top would hide."""
+    """A parametrization has made its class, which another class on top would hide."""
     model = nn.Sequential(nn.LayerNorm(8), nn.LayerNorm(8), nn.LayerNorm(8), nn.LayerNorm(8))
     parametrize.register_parametrization(model[0], "weight", Scaled())
     prune.l1_unstructured(model[1], "weight", amount=0.5)

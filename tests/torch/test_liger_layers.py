@@ -1,6 +1,6 @@
 """Liger-Kernel's softmax, modulated norm, and rotary embeddings of models.
 
-Held to formulas in float64, by values and by gradients of random cotangents.
+They are compared with formulas in float64, in values and in gradients of random cotangents.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("dtype", [FLOAT, BFLOAT], ids=str)
 
 
 def caller_of(function: Any) -> Any:
-    """A Function of a user's, which calls the methods of another."""
+    """Returns a user's Function that calls the methods of another one."""
 
     class Caller(Function):
         forward = staticmethod(function.forward)
@@ -58,7 +58,7 @@ def test_softmax_of_a_number() -> None:
 def modulated(
     x: Tensor, weight: Tensor | None, scale: Tensor, shift: Tensor | None, offset: float = 0.0
 ) -> Tensor:
-    """Sample by sample, as the original counts rows."""
+    """Computes the norm sample by sample, as the original counts rows."""
     normal = rms_norm(x, None if weight is None else offset + weight).flatten(0, -2)
     each = normal.shape[0] // scale[..., 0].numel()
     scale = scale.reshape(-1, x.shape[-1]).repeat_interleave(each, 0)
@@ -138,7 +138,7 @@ def test_a_modulated_norm_of_other_shapes() -> None:
 
 
 def by_complex_numbers(x: Tensor, freqs: Tensor) -> Tensor:
-    """What models do: freqs broadcasts to `[batch, positions, heads, d/2]`."""
+    """Returns the computation of models: freqs broadcasts to `[batch, positions, heads, d/2]`."""
     pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous())
     return torch.view_as_real(pairs * freqs).flatten(-2)
 
@@ -169,7 +169,7 @@ def test_rotary_of_llama_4(
 def test_rotary_of_llama_4_of_vision(
     draw: Any, shape: Any, is_complex: bool, dtype: torch.dtype
 ) -> None:
-    """A table that was cast has lost its imaginary parts, which are 0 then, as in the model."""
+    """A table that was cast has lost its imaginary parts; they count as 0, as in the model."""
     q, k = draw(2, 5, 3, 8, dtype=dtype), draw(2, 5, 1, 8, dtype=dtype)
     freqs = torch.polar(torch.ones((), dtype=FLOAT), draw(*shape, dtype=FLOAT))
     freqs = freqs if is_complex else freqs.real.to(BFLOAT)
@@ -200,7 +200,7 @@ def test_rotary_of_qwen_2_vl(
         return tuple(torch.cat(t.unbind(-1), -1) for t in turned)
 
     ours = lambda q, k: liger.liger_multimodal_rotary_pos_emb(q, k, cos, sin, section)  # noqa: E731
-    # The tables are those of float32 angles.
+    # The tables are computed from float32 angles.
     replay(ours, exact, (q, k), dtypes=(dtype, dtype))
     for function in (liger.liger_qwen2vl_mrope, liger.LigerQwen2VLMRopeFunction.apply):
         for one, other in zip(function(q, k, cos, sin, list(section)), ours(q, k), strict=True):
@@ -211,7 +211,7 @@ def test_rotary_of_qwen_2_vl(
 
 
 def test_rotary_of_qwen_2_vl_under_autocast(draw: Any) -> None:
-    """Of the other 16-bit dtype, in which torch joins no tables."""
+    """The arguments have the other 16-bit dtype, for which torch cannot join tables."""
     q, k = (draw(2, heads, 5, 8, dtype=torch.float16) for heads in (4, 1))
     given = (q, k, *draw(2, 3, 2, 5, 8, dtype=torch.float16), (1, 2, 1))
     expected = liger.liger_multimodal_rotary_pos_emb(*given)

@@ -1,7 +1,7 @@
 """Gated units, squared ReLU and layer norm of Megatron-LM: its published cases and every function.
 
-Shapes and tolerances of the published ones are theirs (tests/unit_tests/fusions); each is held to
-float64 as well, by gradients of random cotangents.
+Shapes and tolerances of the published cases are the original's (tests/unit_tests/fusions). Each is
+also compared with float64, with gradients of random cotangents.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class TestSwiglu:
     def test_with_a_bias_and_a_clamp(
         self, draw: Any, dtype: torch.dtype, clamp: float | None, with_bias: bool
     ) -> None:
-        """A clamp that is not positive is none, as there."""
+        """A clamp that is not positive means no clamp, as in the original."""
         tensors = [draw(16, 64, dtype=dtype) * 5 / 3, draw(64, dtype=dtype) / 3][: 1 + with_bias]
         limit = CLAMP if clamp == CLAMP else None
         replay(
@@ -116,7 +116,7 @@ def test_weighted_squared_relu(draw: Any, dtype: torch.dtype) -> None:
 
 
 Y, BIAS, WEIGHTS = (5, 12), (12,), (5, 1)
-# Each function of the four files: (shapes, ours, what it is).
+# Each function of the four files: (shapes, our function, its formula).
 FUNCTIONS: dict[str, tuple[tuple[Any, ...], Callable[..., Any], Callable[..., Any]]] = {
     "swiglu": ((Y,), megatron.swiglu, swiglu),
     "bias_swiglu": ((Y, BIAS), megatron.bias_swiglu, lambda y, b: swiglu(y + b)),
@@ -179,7 +179,7 @@ WEIGHTED = [name for name, (shapes, _, _) in FUNCTIONS.items() if WEIGHTS in sha
 @pytest.mark.parametrize("wide", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_weights_of_a_wider_dtype(draw: Any, name: str, wide: torch.dtype) -> None:
-    """The result has the dtype of the tokens, each gradient that of its tensor."""
+    """The result has the dtype of the tokens, each gradient the dtype of its tensor."""
     shapes, ours, exact = FUNCTIONS[name]
     dtypes = [wide if shape == WEIGHTS else torch.bfloat16 for shape in shapes]
     pairs = zip(shapes, dtypes, strict=True)
@@ -188,7 +188,7 @@ def test_weights_of_a_wider_dtype(draw: Any, name: str, wide: torch.dtype) -> No
 
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_weights_of_a_wider_dtype_take_no_pass(draw: Any, name: str) -> None:
-    """One kernel writes the 16-bit result, and one takes a bias apart: no conversion follows it."""
+    """One kernel writes the 16-bit result, and one takes a separate bias: no conversion follows."""
     shapes, ours, _ = FUNCTIONS[name]
     dtypes = [torch.float32 if shape == WEIGHTS else torch.bfloat16 for shape in shapes]
     tensors = [draw(*shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
@@ -197,7 +197,7 @@ def test_weights_of_a_wider_dtype_take_no_pass(draw: Any, name: str) -> None:
     assert "_to_copy" not in code
 
 
-# By the function that is differentiated: (of g and its tensors, in which order they come).
+# By differentiated function: its backward function of g and the tensors, in the original's order.
 BACKWARDS: dict[str, Callable[..., Any]] = {
     "swiglu": megatron.swiglu_back,
     "bias_swiglu": megatron.bias_swiglu_back,
@@ -217,7 +217,7 @@ BACKWARDS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("name", BACKWARDS)
 def test_backwards(draw: Any, name: str, dtype: torch.dtype) -> None:
-    """The gradient of a bias is that of the tokens, which is its before it is summed."""
+    """The gradient of a bias is the gradient of the tokens, before its sum."""
     shapes, ours, _ = FUNCTIONS[name]
     tensors = [
         draw(*shape, dtype=torch.float32 if shape == WEIGHTS and dtype != torch.float64 else dtype)
@@ -273,7 +273,7 @@ def test_biases_of_other_shapes(draw: Any, shape: Any, bias_shape: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(3, 4, 12), (12, 12), (2, 3, 2, 12)], ids=str)
 def test_any_leading_dimensions(draw: Any, shape: Any) -> None:
-    """There two or three. Weights may lie as tokens, or as the input's dimensions."""
+    """The original allows two or three. Weights are per token, or have the input's dimensions."""
     x, bias = draw(*shape), draw(12)
     rows = x.flatten(0, -2)
     weights = draw(len(rows), 1)
@@ -306,7 +306,7 @@ def test_one_weight_for_all_tokens(draw: Any, shape: Any) -> None:
 
 @pytest.mark.usefixtures("fresh_compiler")
 def test_compiled_for_any_number_of_tokens(draw: Any) -> None:
-    """How many tokens a router sends to an expert is known when the program runs."""
+    """The number of tokens that a router sends to an expert is known only at run time."""
     compiled = torch.compile(
         lambda x, w: megatron.weighted_bias_swiglu_impl(x, None, w, clamp_value=2.0),
         fullgraph=True,
@@ -503,7 +503,7 @@ class TestFusedLayerNorm:
             return y
 
         def exact(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-            # 1 + weight is rounded as the original rounds it.
+            # 1 + weight is rounded as in the original.
             whole = weight + ((weight.to(dtype) + 1).double() - weight).detach() * zero_centred
             return torch.nn.functional.layer_norm(x, sizes, whole, bias, 1e-3)
 
