@@ -47,7 +47,7 @@ def write(report: Report, path: Any) -> None:
 
 def _page(report: Report) -> str:
     title = (
-        "The models are the same"
+        report.agreement
         if not report.parts
         else f"The models part at {len(report.parts)} line{'s' * (len(report.parts) > 1)}"
     )
@@ -58,7 +58,7 @@ def _page(report: Report) -> str:
            f"where {report.differing} of {report.outputs} numbers differ.")
     )  # fmt: skip
     body = [f"<h1>{_text(title)}</h1>", f"<p>{_text(facts)}</p>"]
-    body += [f"<p><b>{_text(warning)}</b></p>" for warning in report.warnings]
+    body += [f"<p><b>{_text(warning)}</b></p>" for warning in [*report.warnings, *report.tokens]]
     for part in report.parts:
         times = f", {part.count} times" if part.count > 1 else ""
         cause = f" {part.cause}." if part.cause else ""

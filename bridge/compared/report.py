@@ -91,6 +91,7 @@ class Report:
       values: the number of torch's values that can be paired.
       error: the largest error of an output relative to its scale, in float64.
       gradients: names of parameters whose gradient has no equal in JAX.
+      tokens: for each output of whole numbers that differ, their number and the first of them.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -104,7 +105,14 @@ class Report:
     own_error: float = 0.0
     gradients: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list, repr=False)
+
+    @property
+    def agreement(self) -> str:
+        """The result of a comparison without parts as a sentence."""
+        where = " in float64, but not in their own dtype" if self.tokens else ""
+        return f"The models are the same{where}"
 
     @property
     def first(self) -> Part | None:
@@ -113,14 +121,14 @@ class Report:
 
     def __str__(self) -> str:
         width = max(60, min(shutil.get_terminal_size((100, 30)).columns, 160))
-        rows = list(self.warnings)
+        rows = [*self.warnings, *self.tokens]
         if self.parts:
             head = "The models part at 1 line." if len(self.parts) == 1 else (
                 f"The models part at {len(self.parts)} lines."
             )  # fmt: skip
             rows += [head, *str(self.parts[0]).splitlines()]
         else:
-            rows.append("The models are the same: no value parts.")
+            rows.append(f"{self.agreement}: no value parts.")
         tail = [
             f"{self.paired} of {self.values} values are paired; the outputs differ by "
             f"{self.error:.1e} in float64,",
