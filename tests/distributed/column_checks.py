@@ -206,7 +206,7 @@ def cross_entropy_of_a_group(place: Place) -> None:
 
 
 def second_derivatives_of_a_loss(place: Place) -> None:
-    """The rows have several dimensions, which are reduced, and belong to a group.
+    """Logits of one, two and three dimensions are split over a mesh, or over a group.
 
     The square of a loss has second derivatives through its cotangent; the loss itself has none.
     """

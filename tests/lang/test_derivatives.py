@@ -271,7 +271,7 @@ def test_gelu_to_the_fifth_order(kind: Any) -> None:
 
 
 def test_cotangents_are_added_in_the_documented_order() -> None:
-    """The last use comes first; then values per element, along the row, and per row."""
+    """The last use comes first; terms per element are summed along the row before terms per row."""
     from bridge import lang as bl
 
     def op(x: bl.Full, r: bl.PerRow):
