@@ -109,6 +109,14 @@ def test_fake_tensors_of_other_dtypes() -> None:
         from_jax(jnp.sin)(torch.ones(3, dtype=torch.float64))
 
 
+def test_make_fx_tells_zeros_of_different_sign_apart() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    f, x = from_jax(jnp.copysign), torch.ones(3)
+    graphs = [make_fx(lambda x: f(x, 0.0))(x), make_fx(lambda x: f(x, -0.0))(x)]
+    assert [graph(x).tolist() for graph in graphs] == [[1] * 3, [-1] * 3]
+
+
 def test_make_fx(arguments: Any) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 

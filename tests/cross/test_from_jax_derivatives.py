@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 import torch
 from jax import lax
@@ -196,3 +197,25 @@ def test_inputs_that_lie_elsewhere_by_the_backward_pass(draw: Any) -> None:
         storage.resize_(0)
     with pytest.raises(ValueError, match="from_jax: a tensor saved for backward: "):
         y.sum().backward()
+
+
+def test_gradients_after_a_search_for_nan_has_raised(draw: Any) -> None:
+    """The search runs the forward pass again on values; they are residuals of no other call."""
+    f = from_jax(lambda x: jnp.log(x) * jnp.cos(x))
+    x = draw(5).abs().requires_grad_()
+    with jax.debug_nans(True), pytest.raises(FloatingPointError):
+        f(-x)
+    (gradient,) = torch.autograd.grad(f(x).sum(), x)
+    (expected,) = torch.autograd.grad((x.log() * x.cos()).sum(), x)
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_numpy_arrays_written_before_the_backward_pass() -> None:
+    f = from_jax(lambda x, w: x * x * w)
+    x, w = torch.ones(3, dtype=torch.float64, requires_grad=True), np.full(3, 2.0)
+    y, z = f(x, w), f(x, w)
+    _, pull = torch.func.vjp(lambda x: f(x, w), x.detach())
+    w[:] = 100
+    assert torch.autograd.grad(y.sum(), x)[0].tolist() == [4] * 3
+    assert torch.autograd.grad(z.sum(), x, create_graph=True)[0].tolist() == [4] * 3
+    assert pull(torch.ones_like(x))[0].tolist() == [4] * 3

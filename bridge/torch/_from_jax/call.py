@@ -16,7 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import torch
+from jax import numpy as jnp
 from torch import Tensor
 
 from bridge._private.torch import (
@@ -64,15 +66,15 @@ def call_on(
 ) -> Sequence[Any]:
     """Runs `call` when the caller already knows the tensors among the leaves and `traced`."""
     if traced or inside_dispatcher() or is_functionalized():
-        return _dispatch(program, leaves)
+        return _dispatch(program, _to_keep(program, leaves))
     if functorch_active():
-        return placed(_FunctorchCall.apply(program, *leaves))
+        return placed(_FunctorchCall.apply(program, *_to_keep(program, leaves)))
     try:
         if program.has_derivatives and (
             forward_ad._current_level >= 0
             or (_is_grad_enabled() and any([t.requires_grad for t in tensors]))
         ):
-            return placed(_record(program, *leaves))
+            return placed(_record(program, *_to_keep(program, leaves)))
         return run(program, leaves)
     except (Refused, RuntimeError):
         # Two rare cases, which only the tensors themselves show: tensors of torch's first vmap, and
@@ -84,6 +86,13 @@ def call_on(
         if all(map(operator.is_, alive, leaves)):
             raise
         return call(program, alive)
+
+
+def _to_keep(program: Program, leaves: Sequence[Any]) -> Sequence[Any]:
+    """Copies NumPy arrays, which can be written to before a backward pass reads them again."""
+    if program.only_tensors:
+        return leaves
+    return [jnp.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
 
 
 def run(program: Program, leaves: Sequence[Any]) -> list[Any]:

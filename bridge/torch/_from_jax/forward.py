@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from bridge._private.jax import jaxpr_as_fun
 from bridge.torch._from_jax.program import Mask, Program, choose, conj, merge
 
 
@@ -32,8 +33,13 @@ class Forward:
         self._tree: Any = None
         self._backward: dict[Any, Callable[..., Any]] = {}
         self._programs: dict[Any, Program | None] = {}
+        again: Callable[..., Any] | None = None
 
         def flat(*arrays: Any) -> Any:
+            # JAX calls this again, on values, to find a NaN or without jit. The attributes below
+            # belong to the compiled function, so they must not change.
+            if again is not None:
+                return tuple(again(*arrays))
             chosen = choose(wanted, arrays)
             differentiable, pullback, others = jax.vjp(
                 program.of(wanted, arrays), *chosen, has_aux=True
@@ -48,7 +54,7 @@ class Forward:
 
         flat.__name__ = flat.__qualname__ = f"{program.name}_forward"
         self.run = jax.jit(flat)
-        self.run.trace(*program.avals)
+        again = jaxpr_as_fun(self.run.trace(*program.avals).jaxpr)
         outputs = {i for kind, i in self.places if kind == 1}
         self.aliased = tuple(sorted(i for i in outputs if not program.opaque[i]))
         self.out_count = len(program.out_avals)

@@ -17,6 +17,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from bridge._private.jax import jaxpr_as_fun
+from bridge.ops.scalars import told_apart
 
 Mask = tuple[bool, ...]
 
@@ -110,7 +111,7 @@ class Program:
         It is stored only if all others are numbers, because arrays are not compared by content.
         """
         if all(other is None or isinstance(other, int | float | complex) for other in others):
-            key = ("bind", *((type(other), other) for other in others))
+            key = ("bind", *((told_apart(other), other) for other in others))
             return self.derive(key, lambda: self._bind(others))
         return self._bind(others)
 
