@@ -16,6 +16,7 @@ from bridge.compared.torch_run import modules_of
 
 def to_tensors(value: Any) -> Any:
     """Returns a copy of an input with tensors in place of arrays."""
+    _check_numbers(value)
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, jax.Array | np.ndarray):
@@ -27,6 +28,7 @@ def to_tensors(value: Any) -> Any:
 
 def to_arrays(value: Any) -> Any:
     """Returns a copy of an input with arrays of JAX or NumPy in place of tensors."""
+    _check_numbers(value)
     if isinstance(value, Tensor):
         value = value.detach().cpu()
         if value.dtype == torch.bfloat16:
@@ -96,10 +98,43 @@ def check_models(torch_model: Any, jax_function: Any, dtype: str) -> None:
         )
 
 
-def check_devices(torch_model: Any, arrays: Mapping[str, Any]) -> None:
-    """Raises for models that lie on different devices."""
-    tensors = [t for m in modules_of(torch_model) for t in [*m.parameters(), *m.buffers()]]
-    ours = sorted({str(t.device.type) for t in tensors})
+def check_devices(
+    torch_model: Any, arrays: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Raises for models that lie on different devices, or hold no numbers.
+
+    Args:
+      torch_model: the model or function of torch.
+      arrays: the arrays that the JAX function holds, by path.
+      args, kwargs: its arguments.
+    """
+    tensors = _tensors_of(torch_model)
+    meta = [name for name, tensor in tensors.items() if tensor.is_meta]
+    if meta:
+        raise ValueError(
+            f"torch_model has {_few(meta)} on the meta device, which holds no numbers; compare "
+            "runs both models on their numbers: load the weights on the CPU first"
+        )
+    deleted = [name for name, a in arrays.items() if isinstance(a, jax.Array) and a.is_deleted()]
+    if deleted:
+        raise ValueError(
+            f"jax_function holds {_few(deleted)}, which JAX has deleted, such as by donation to a "
+            "jitted function; compare runs both models on their numbers: give it a copy"
+        )
+    paths, _ = jax.tree_util.tree_flatten_with_path({**dict(enumerate(args)), **kwargs})
+    given = {f"input {jax.tree_util.keystr(k, simple=True, separator='.')}": v for k, v in paths}
+    places: dict[Any, str] = {}
+    for name, array in {**arrays, **given}.items():
+        if isinstance(array, jax.Array) and array.committed:
+            places.setdefault(frozenset(array.devices()), name)
+    if len(places) > 1:
+        (first, one), (second, other) = list(places.items())[:2]
+        raise ValueError(
+            f"jax_function's arrays lie on different devices: {one!r} on {_devices(first)} and "
+            f"{other!r} on {_devices(second)}; compare runs it on one: move them with "
+            "jax.device_put"
+        )
+    ours = sorted({str(tensor.device.type) for tensor in tensors.values()})
     names = {"gpu": "cuda"}
     theirs = sorted(
         {
@@ -111,7 +146,45 @@ def check_devices(torch_model: Any, arrays: Mapping[str, Any]) -> None:
     )
     if len(ours) > 1 or (ours and theirs and ours != theirs):
         raise ValueError(
-            f"torch_model lies on {', '.join(ours)} and jax_function's arrays on "
-            f"{', '.join(theirs) or 'no device'}; compare needs both on one device: move them to "
-            "the CPU"
+            f"torch_model lies on {' and '.join(ours)}, and jax_function's arrays on "
+            f"{' and '.join(theirs) or 'no device'}; compare needs both on one device: move them "
+            "to the CPU"
+        )
+
+
+def _tensors_of(model: Any) -> dict[str, Tensor]:
+    """Returns the tensors that a model holds, and those of a function's closure, by name."""
+    tensors: dict[str, Tensor] = {}
+    for module in modules_of(model):
+        tensors.update({**dict(module.named_parameters()), **dict(module.named_buffers())})
+    code = getattr(model, "__code__", None)
+    if code is not None:
+        cells = zip(code.co_freevars, model.__closure__ or (), strict=True)
+        held = {name: cell.cell_contents for name, cell in cells}
+        held.update({name: model.__globals__.get(name) for name in code.co_names})
+        tensors.update({name: value for name, value in held.items() if isinstance(value, Tensor)})
+    return tensors
+
+
+def _few(names: Sequence[str]) -> str:
+    count = len(names) - 1
+    more = f" and {count} other{'s' * (count > 1)}" if count else ""
+    return f"{names[0]!r}{more}"
+
+
+def _devices(devices: Any) -> str:
+    return " and ".join(sorted(str(device) for device in devices))
+
+
+def _check_numbers(value: Any) -> None:
+    """Raises for an input without numbers."""
+    if isinstance(value, Tensor) and value.is_meta:
+        raise ValueError(
+            f"an input is a tensor of shape {tuple(value.shape)} on the meta device, which holds "
+            "no numbers; compare runs both models on numbers: give it one on the CPU"
+        )
+    if isinstance(value, jax.Array) and value.is_deleted():
+        raise ValueError(
+            f"an input is an array of shape {value.shape} that JAX has deleted, such as by "
+            "donation to a jitted function; compare runs both models on numbers: give it a copy"
         )

@@ -13,13 +13,15 @@ from pathlib import Path
 OWN = str(Path(__file__).resolve().parent) + os.sep
 # Layers of these are called by a model's line; the line inside of them tells its reader less.
 LIBRARIES = ("torch", "jax", "jaxlib", "flax", "equinox", "haiku", "optax", "numpy", "einops")
+# A model that was typed into Python or IPython.
+TYPED = ("<stdin>", "<python-input", "<ipython-input")
 
 
 @functools.cache
 def is_library(file: str) -> bool:
     """True for files of the frameworks, of Python, and of this package's machinery."""
     if file.startswith(("<", OWN)):
-        return True
+        return not file.startswith(TYPED)
     parts = Path(file).parts
     for folder in ("site-packages", "dist-packages"):
         if folder in parts:
