@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 
 Params = dict[str, Any]
 
@@ -26,12 +28,15 @@ def _integer_pow(p: Params, x: Any) -> Any:
     y = p["y"]
     if y < 0:
         return 1 / _integer_pow({"y": -y}, x)
-    result, power = np.ones_like(x), x
+    if y == 0:
+        return np.ones_like(x)
+    result, power = None, x
     while y:
         if y & 1:
-            result = result * power
-        power = power * power
+            result = power if result is None else result * power
         y >>= 1
+        if y:
+            power = power * power
     return result
 
 
@@ -61,7 +66,18 @@ def _dot(p: Params, a: Any, b: Any) -> Any:
     if 0 in left.shape or 0 in right.shape:
         raise NotImplementedError
     rows = [a.shape[k] for k in ra]
-    return np.matmul(left, right).reshape(*batch, *rows, *(b.shape[k] for k in rb))
+    return _product(left, right).reshape(*batch, *rows, *(b.shape[k] for k in rb))
+
+
+def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Returns a product of float64 matrices, computed by torch.
+
+    Two libraries of threads in one process, that of torch and that of NumPy, wait for each other.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor written to
+        tensors = torch.from_numpy(left), torch.from_numpy(right)
+    return torch.matmul(*tensors).numpy()
 
 
 def _size(array: Any, axes: Any) -> int:

@@ -116,6 +116,25 @@ def _eps(found: Found, search: Search) -> Cause | None:
     return None
 
 
+def _momentum(found: Found, search: Search) -> Cause | None:
+    """Running statistics: the weight of the batch's own."""
+    options = _options(found)
+    here = options.get("momentum")
+    if not isinstance(here, float) or not options.get("training"):
+        return None
+    values = search.tape.values
+    for step in _region(found, search):
+        weights = [float(v) for v in getattr(step.run, "literals", {}).values() if np.ndim(v) == 0]
+        if step.key[0] != "mul" or len(weights) != 1 or not 0 < weights[0] < 1:
+            continue
+        is_old = values[step.inputs[0]].kind == "leaf"
+        there = 1 - weights[0] if is_old else weights[0]
+        if abs(there - here) > 1e-6:
+            text = f"momentum: the batch has the weight {here:g} here, {there:g} there"
+            return Cause(text, True)
+    return None
+
+
 def _gelu(found: Found, search: Search) -> Cause | None:
     if found.torch is None or found.torch.op.removesuffix("_backward") not in ("gelu", "silu"):
         return None
@@ -205,9 +224,20 @@ def _interpolation(found: Found, search: Search) -> Cause | None:
     return Cause(f"{kind}: no antialias here; jax.image.resize has it where it makes smaller")
 
 
-def _turned(found: Found, search: Search) -> Cause | None:
-    a, b = found.expected, found.got
-    if a is None or b is None:
+def cause_of_numbers(found: Found) -> Cause | None:
+    """Returns the mistake that the arrays of the joined values show."""
+    if found.expected is None or found.got is None:
+        return None
+    return _turned(found.expected, found.got) or _shifted(found, found.expected, found.got)
+
+
+def _numbers(found: Found, search: Search) -> Cause | None:
+    return found.numbers or cause_of_numbers(found)
+
+
+def _turned(a: np.ndarray, b: np.ndarray) -> Cause | None:
+    ends = [[x.max(), x.min()] if x.size else [0, 0] for x in (a, b)]
+    if not np.allclose(*ends, rtol=1e-9, atol=1e-12):
         return None
     if a.size and np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=1e-9, atol=1e-12):
         orders = itertools.permutations(range(a.ndim))
@@ -220,10 +250,9 @@ def _turned(found: Found, search: Search) -> Cause | None:
     return None
 
 
-def _shifted(found: Found, search: Search) -> Cause | None:
+def _shifted(found: Found, a: np.ndarray, b: np.ndarray) -> Cause | None:
     """A factor, a summand, or one that varies along one axis."""
-    a, b = found.expected, found.got
-    if a is None or b is None or a.size < 4:
+    if a.size < 4:
         return None
     with np.errstate(all="ignore"):
         ratio = a / b
@@ -279,15 +308,26 @@ def _dropout(found: Found, search: Search) -> Cause | None:
     return None
 
 
+def _choice(found: Found, search: Search) -> Cause | None:
+    if found.torch is None or found.torch.printed is None or not found.torch.printed.is_whole:
+        return None
+    a, b = found.expected, found.got
+    if a is None or b is None:
+        return Cause("other whole numbers, and no value behind them differs")
+    place = tuple(np.argwhere(a != b)[0])
+    return Cause(f"chosen from equal numbers, first {a[place]} here, {b[place]} there", True)
+
+
 _RULES: list[Callable[[Any, Any], Cause | None]] = [
     _dropout,
+    _choice,
     _gradient,
     _rounding,
+    _momentum,
     _gelu,
     _eps,
     _window,
     _axis,
     _interpolation,
-    _turned,
-    _shifted,
+    _numbers,
 ]

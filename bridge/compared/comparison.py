@@ -11,7 +11,7 @@ from bridge.compared import arguments
 from bridge.compared.axes import error_of, in_order, order_of
 from bridge.compared.causes import cause_of
 from bridge.compared.conditioning import cancelled
-from bridge.compared.found import Found
+from bridge.compared.found import SMALL, Found
 from bridge.compared.jax_run import JaxSide
 from bridge.compared.pairs import unpaired_gradients
 from bridge.compared.report import Part, Place, Report, Row
@@ -20,7 +20,6 @@ from bridge.compared.torch_run import TorchSide, as_array, tensors_of
 from bridge.compared.values import Value
 
 SURE = 1e-7  # the same where both sides' constants were read and differ
-SMALL = 1e-6  # of a value's scale: below it the difference is a constant held in float32
 
 
 def compare(
@@ -59,7 +58,7 @@ def compare(
     torch_side = TorchSide(torch_model, args, kwargs, True)
     args, kwargs = arguments.split(inputs, jax_inputs, "jax_inputs", arguments.to_arrays)
     jax_side = JaxSide(jax_function, args, kwargs, True)
-    arguments.check_devices(torch_model, jax_side.lifted.arrays)
+    arguments.check_devices(torch_model, jax_side.lifted.arrays, args, kwargs)
     report = Report()
     own = _run_as_they_are(torch_side, jax_side, report)
     cotangents = _cotangents(own) if gradients else None
@@ -112,9 +111,10 @@ def _count(report: Report, k: int, a: np.ndarray, b: np.ndarray) -> None:
         differing = np.argwhere(a != b)
         report.differing += len(differing)
         if len(differing):
-            place = tuple(int(i) for i in differing[0])
+            # The last axis is that of the text: the earliest token of all rows comes first.
+            place = min((tuple(map(int, row)) for row in differing), key=lambda row: row[::-1])
             at = place[0] if len(place) == 1 else place
-            report.warnings.append(
+            report.tokens.append(
                 f"output {k}: {len(differing)} of {a.size} tokens or other whole numbers differ, "
                 f"first at {at}: {a[place]} here, {b[place]} there"
             )
@@ -151,7 +151,7 @@ def _output_error(search: Search) -> float:
     most = 0.0
     for t, j in zip(search.recording.outputs, search.tape.outputs, strict=True):
         a, b = search.recording.values[t].printed, search.tape.values[j].printed
-        if a is not None and b is not None:
+        if a is not None and b is not None and not a.is_whole:
             most = max(most, a.distance(b))
     return most
 
@@ -172,6 +172,7 @@ def _collect(search: Search, report: Report) -> None:
             note = (
                 f"{part.error:.0e} of the scale at {where} ({part.jax.op or part.torch.op}): "
                 + (cause.text or "a constant or a table is held in float32")
+                + (f"; {found.rounded}" if found.rounded else "")
             )
             if note not in report.notes:
                 report.notes.append(note)
@@ -206,7 +207,8 @@ def _add_notes(search: Search, report: Report) -> None:
                 f"{side} casts to float32 at {lines} {first.source}; compare ran it in float64"
             )
     report.notes += cancelled(search)
-    report.notes += [search.jax_side.note] if search.jax_side.note else []
+    report.notes += search.boundaries
+    report.notes += search.jax_side.notes
     for op, count in search.tape.narrow.items():
         report.notes.append(f"JAX's {op} has no float64 here and ran as it is ({count} times)")
     for side, random in (("torch", search.recording.random), ("JAX", search.tape.random)):

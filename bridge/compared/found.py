@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bridge.compared.values import Value
+
+SMALL = 1e-6  # of a value's scale: below it the difference is a constant held in float32
 
 
 @dataclass
@@ -16,9 +19,11 @@ class Found:
     Attributes:
       torch, jax: the first dead values; None where a side has none.
       torch_join, jax_join: the values that were made equal; None at the end.
-      expected, got: their arrays, in one arrangement.
+      expected, got: their arrays, in one arrangement, until the cause is looked for in them.
       is_missing: JAX lacks an operation, which torch has.
       error: the difference relative to the value's scale.
+      numbers: the cause that the two arrays show, None without one.
+      rounded: the line that makes whole numbers of a difference below `SMALL`, and so enlarges it.
     """
 
     torch: Value | None
@@ -29,6 +34,8 @@ class Found:
     got: np.ndarray | None = None
     is_missing: bool = False
     error: float = float("nan")
+    numbers: Any = None
+    rounded: str = ""
 
 
 @dataclass

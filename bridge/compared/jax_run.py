@@ -33,7 +33,7 @@ class JaxSide:
     ) -> None:
         self.function, self.args, self.kwargs, self.is_wide = function, args, kwargs, is_wide
         self.lifted = lift(function)
-        self.note = ""  # on how the function was traced, where not in float64
+        self.notes: list[str] = []  # on how the function was traced
         self.cotangents: Any = None  # gradients of the outputs' sum with these are recorded too
 
     def record(self) -> tuple[Tape, Any, list[int]]:
@@ -53,16 +53,27 @@ class JaxSide:
             try:
                 return self._record(traced=_is_device_array)
             except _NOT_TRACED as error:
+                first = error
+            # Or those of an array that depends on no argument, such as a table of positions.
+            why = f"{_line_of(first)} it reads the numbers of an array ({type(first).__name__})"
+            try:
+                with jax.ensure_compile_time_eval():
+                    found = self._record(traced=_is_device_array)
+            except _NOT_TRACED as error:
                 raise ValueError(
-                    f"jax_function cannot be traced: {_line_of(error)} it reads the numbers of an "
-                    f"array ({type(error).__name__}); compare takes functions that "
+                    f"jax_function cannot be traced: {why}; compare takes functions that "
                     "jax.make_jaxpr takes"
                 ) from error
+            self.notes.append(f"JAX's constants are computed before the run: {why}")
+            return found
 
     def _record(self, traced: Any) -> tuple[Tape, Any, list[int]]:
-        own = {k: self._wide(v) for k, v in self.lifted.arrays.items()}
-        arrays = {k: jnp.asarray(v) for k, v in own.items() if traced(self.lifted.arrays[k])}
-        fixed = {k: v for k, v in own.items() if k not in arrays}
+        arrays, fixed = {}, {}
+        for key, array in self.lifted.arrays.items():  # one at a time: no second copy of them all
+            if traced(array):
+                arrays[key] = jnp.asarray(self._wide(array))
+            else:
+                fixed[key] = self._wide(array)
         leaves, treedef = jax.tree_util.tree_flatten((list(self.args), dict(self.kwargs)))
         is_traced = [isinstance(x, np.ndarray | jax.Array) and traced(x) for x in leaves]
         inputs = [jnp.asarray(self._wide(x)) for x, t in zip(leaves, is_traced, strict=True) if t]
@@ -114,7 +125,7 @@ class JaxSide:
                     closed, shape = jax.make_jaxpr(call, return_shape=True)(*narrow)
             except Exception:
                 raise ValueError(f"jax_function cannot be traced in float64: {why}") from error
-            self.note = f"JAX is traced in float32 with its constants: in float64, {why}"
+            self.notes.append(f"JAX is traced in float32 with its constants: in float64, {why}")
             mixed = jax.tree_util.tree_map(
                 lambda wide, own: wide if jnp.issubdtype(wide.dtype, jnp.inexact) else own,
                 operands, narrow,

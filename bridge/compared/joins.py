@@ -8,6 +8,7 @@ import numpy as np
 
 from bridge.compared.axes import in_order, order_of, other_orders
 from bridge.compared.found import Join
+from bridge.compared.held import Held
 from bridge.compared.pairs import Pairs
 from bridge.compared.replay import Replay
 from bridge.compared.values import Value, frontier, unmoved
@@ -18,15 +19,13 @@ TRIES = 6  # values of torch that are tried for one of JAX
 AHEAD = 14  # values behind a replaced one, of which one must be paired
 STEPS = 160  # of JAX behind a replaced value, which are run for that
 NEAR = 12  # dead values whose operands may lack an operation
-HELD = 64  # arrays of torch that are kept at a time
 
 
 class Joins:
     """Finds joins; arrays of torch are kept until others are asked for."""
 
-    def __init__(self, pairs: Pairs, replay: Replay) -> None:
-        self.pairs, self.replay = pairs, replay
-        self._arrays: dict[int, np.ndarray] = {}
+    def __init__(self, pairs: Pairs, replay: Replay, held: Held) -> None:
+        self.pairs, self.replay, self.held = pairs, replay, held
 
     def find(self, first: Value) -> Join | None:
         """Finds values of both sides that are the same one, the earliest behind the first part."""
@@ -43,7 +42,7 @@ class Joins:
         before: dict[int, int] = {}
         for k in [first.index, *candidates[:NEAR]]:
             for parent in jax[k].parents:
-                if parent in self.pairs.jax_pairs and parent in tape.maker and jax[parent].printed:
+                if parent in self.pairs.jax_pairs and parent in tape.maker and jax[parent].tells:
                     before.setdefault(parent, k)
         row = sorted({*candidates, *before}, key=lambda k: tape.maker[k])
         options = {j: self._options(jax[j]) for j in row}
@@ -102,7 +101,7 @@ class Joins:
                 continue
             with tape.wide():
                 got = _numpy(self.replay.value(j))
-            array = self.pairs.torch_side.record([t])[0].arrays[t]
+            array = self.held.get(t)
             order = order_of(array, got)
             if order is not None:
                 expected = in_order(array, order, got.shape)
@@ -152,14 +151,9 @@ class Joins:
 
     def _array(self, index: int, options: dict[int, list[Value]], j: int) -> np.ndarray:
         """Returns an array of torch; those that may be asked for next come from the same run."""
-        if index not in self._arrays:
-            wanted = [index]
-            for k, values in options.items():
-                if self.pairs.tape.maker[k] >= self.pairs.tape.maker[j]:
-                    wanted += [value.index for value in values]
-            recording, _ = self.pairs.torch_side.record(list(dict.fromkeys(wanted))[:HELD])
-            self._arrays = recording.arrays
-        return self._arrays[index]
+        maker = self.pairs.tape.maker
+        later = (values for k, values in options.items() if maker[k] >= maker[j])
+        return self.held.get(index, (value.index for values in later for value in values))
 
     def _agrees(self, place: int, arrays: dict[int, Any], join: Join) -> bool:
         """True if dead values of JAX are paired with dead ones once this one is replaced."""

@@ -223,7 +223,7 @@ class Recorder(TorchDispatchMode):
         index = len(values)
         shape = tuple(tensor.shape)
         found = None
-        if tensor.is_floating_point() or tensor.is_complex():
+        if tensor.dtype is not torch.bool:
             if self.known is None:
                 found = fingerprint(_array(tensor))
             elif index in self.wanted:
@@ -231,7 +231,7 @@ class Recorder(TorchDispatchMode):
         values.append(Value(index, op, parents, place, shape, found, kind, name))
         if kind != "fine":
             storage = self._storage_of(tensor) or self._new_storage(tensor)
-            if fresh:
+            if fresh and _storage(tensor):
                 storage.writers = [index]
             elif written:
                 storage.writers.append(index)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from bridge.compared.axes import error_of
+from bridge.compared.held import Held, Substitute
 from bridge.compared.tape import Tape, printed
 
 SNAPSHOTS = 8  # of the arrays that are in use, along a run
@@ -17,15 +18,20 @@ Arrays = dict[int, Any]
 class Replay:
     """A tape that is run again from where a value was replaced.
 
+    Args:
+      tape: the run.
+      held: arrays of torch, to take the place of those of JAX.
+      most: bytes of the snapshots.
+
     Attributes:
-      replaced: arrays in place of values.
-      bypassed: arrays in place of one input of one step, by (step, value).
+      replaced: values of torch in place of values, or arrays.
+      bypassed: the same in place of one input of one step, by (step, value).
     """
 
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
-        self.replaced: Arrays = {}
-        self.bypassed: dict[tuple[int, int], Any] = {}
+    def __init__(self, tape: Tape, held: Held, most: float) -> None:
+        self.tape, self.held, self.most = tape, held, most
+        self.replaced: dict[int, Substitute | np.ndarray] = {}
+        self.bypassed: dict[tuple[int, int], Substitute | np.ndarray] = {}
         self.errors: dict[int, float] = {}  # of the values that were replaced
         self.users: dict[int, list[int]] = {}
         for place, step in enumerate(tape.steps):
@@ -49,14 +55,16 @@ class Replay:
                 return start, dict(arrays)
         return 0, {
             **self.tape.leaves,
-            **{k: v for k, v in self.replaced.items() if k in self.tape.leaves},
+            **{k: self._expected(0, v) for k, v in self.replaced.items() if k in self.tape.leaves},
         }
 
     def execute(self, place: int, arrays: Arrays) -> None:
         """Runs one step and forgets the arrays that nothing uses later."""
         step = self.tape.steps[place]
         inputs = [
-            self.bypassed.get((place, index), arrays[index]) if self.bypassed else arrays[index]
+            self._expected(place, self.bypassed[place, index])
+            if (place, index) in self.bypassed
+            else arrays[index]
             for index in step.inputs
         ]
         outputs = step.run(*inputs)
@@ -77,21 +85,47 @@ class Replay:
     def _in_place_of(self, index: int, array: Any) -> Any:
         if index not in self.replaced:
             return array
-        expected = self.replaced[index]
+        expected = self._expected(self.tape.maker[index], self.replaced[index])
         got = np.asarray(array, np.float64)
         self.errors[index] = error_of(expected, got)
         return expected
 
+    def _expected(self, place: int, substitute: Substitute | np.ndarray) -> np.ndarray:
+        """Returns torch's array, for a run that is at a step."""
+        if isinstance(substitute, np.ndarray):
+            return substitute
+
+        def soon() -> Iterator[int]:
+            steps = [(self.tape.maker.get(j, 0), s) for j, s in self.replaced.items()]
+            steps += [(step, s) for (step, _), s in self.bypassed.items()]
+            for step, other in sorted(steps, key=lambda pair: pair[0]):
+                if step >= place and isinstance(other, Substitute):
+                    yield other.torch
+
+        return substitute.arranged(self.held.get(substitute.torch, soon()))
+
+    def _keep(self, place: int, arrays: Arrays) -> None:
+        """Takes a snapshot, unless all of them would be too large."""
+        taken = [*self._snapshots, (place, dict(arrays))]
+        distinct = {
+            id(array): array
+            for _, held in taken
+            for index, array in held.items()
+            if index not in self.tape.leaves
+        }
+        if sum(getattr(array, "nbytes", 0) for array in distinct.values()) <= self.most:
+            self._snapshots = taken
+
     def run(self, place: int) -> None:
         """Runs from a step to the end and takes the fingerprints anew."""
         tape = self.tape
-        self._snapshots = [pair for pair in self._snapshots if pair[0] <= place]
+        self._snapshots = [pair for pair in self._snapshots if pair[0] <= place][-1:]
         start, arrays = self._from(place)
         every = max(1, len(tape.steps) // SNAPSHOTS)
         changed = set(self.replaced)
         for k in range(start, len(tape.steps)):
             if k % every == 0 and k and all(s != k for s, _ in self._snapshots):
-                self._snapshots.append((k, dict(arrays)))
+                self._keep(k, arrays)
             step = tape.steps[k]
             self.execute(k, arrays)
             is_changed = any(i in changed or (k, i) in self.bypassed for i in step.inputs)

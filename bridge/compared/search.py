@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from bridge.compared.axes import error_of, in_order
-from bridge.compared.found import Found, Join
+from bridge.compared.axes import error_of
+from bridge.compared.causes import cause_of_numbers
+from bridge.compared.choices import wrong_choices
+from bridge.compared.conditioning import rounded_alike, rounded_behind
+from bridge.compared.found import SMALL, Found, Join
+from bridge.compared.held import Held, Substitute, budget
 from bridge.compared.jax_run import JaxSide
-from bridge.compared.joins import AHEAD, HELD, Joins
+from bridge.compared.joins import AHEAD, Joins
 from bridge.compared.layers import again_found, alike
 from bridge.compared.pairs import Pairs
 from bridge.compared.replay import Replay
@@ -25,19 +29,37 @@ class Search(Pairs):
     Attributes:
       found: the parts.
       is_joined: both sides met again behind each of them.
+      boundaries: sentences about numbers that rounding leaves on another side of a boundary.
     """
 
     found: list[Found] = field(default_factory=list)
     is_joined: bool = True
+    boundaries: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.replay = Replay(self.tape)
-        self._joins = Joins(self, self.replay)
+        # An eighth is left for the arrays that a run has in use.
+        eighth = budget(self.recording.values) / 8
+        tried, replaced = (Held(self.torch_side, self.recording, 3 * eighth) for _ in range(2))
+        self.replay = Replay(self.tape, replaced, eighth)
+        self._joins = Joins(self, self.replay, tried)
 
     def run(self) -> None:
         """Finds all parts."""
-        while self.jax_dead or self.torch_dead:
+        while True:
+            choices = wrong_choices(self)
+            if choices:
+                self.found += choices
+                self.pair()
+                continue
+            if not (self.jax_dead or self.torch_dead):
+                self.found += self._wrong_tokens()
+                return
+            boundary = rounded_alike(self)
+            if boundary:
+                self.boundaries += [boundary] if boundary not in self.boundaries else []
+                self.pair()
+                continue
             found, *repeated = self.next()
             again = any(
                 old.jax_join is found.jax_join and old.torch_join is found.torch_join
@@ -49,12 +71,32 @@ class Search(Pairs):
                 return
             self.pair()
 
+    def _wrong_tokens(self) -> list[Found]:
+        """Returns outputs of whole numbers that differ although no value behind them does."""
+        torch, jax = self.recording, self.tape
+        pairs = [
+            (torch.values[torch.outputs[k]], jax.values[jax.outputs[k]])
+            for k in self.wrong_outputs()
+        ]
+        return [
+            Found(unmoved(torch.values, t), unmoved(jax.values, j), error=1.0)
+            for t, j in pairs
+            if t.printed is not None and t.printed.is_whole
+        ]
+
+    def first_dead(self) -> Value | None:
+        """Returns the first dead value of JAX, None without one."""
+        if not self.jax_dead:
+            return None
+        return self.tape.values[frontier(self.tape.values, self.jax_dead, self.joined)[0]]
+
     def next(self) -> list[Found]:
         """Finds the first part that is left and goes on with torch's value behind it."""
         jax, torch = self.tape.values, self.recording.values
         if not self.jax_dead:
             return [Found(torch[self.torch_dead[0]], None)]
-        first = jax[frontier(jax, self.jax_dead, self.joined)[0]]
+        first = self.first_dead()
+        assert first is not None
         join = self._joins.find(first)
         if join is None:
             return [Found(torch[self.torch_dead[0]] if self.torch_dead else None, first)]
@@ -66,13 +108,20 @@ class Search(Pairs):
             start = j if join.is_missing and self._joins.is_same_call(j.index, t) else first
             origin = unmoved(torch, self._origin(t))
             found = Found(origin, start, t, j, join.expected, join.got, join.is_missing)
+        found.numbers = cause_of_numbers(found)
+        found.expected = found.got = None  # no arrays are kept
         before = {k: jax[k].printed for k in self.jax_dead}
         again = self._replace(join, first)
         for ours, theirs in [(t, j.index), *again]:
             span = max(t.index - found.torch.index, 0) if found.torch else 0
             self.settled_torch |= between(torch, ours.index, span)
             self.settled_jax |= between(jax, theirs, max(j.index - first.index, 0))
-        found.error = max(error_of(join.expected, join.got), self._effect(before))
+        found.error = error_of(join.expected, join.got)
+        effect = self._effect(before)
+        if found.error < SMALL <= effect:
+            smooth, found.rounded = rounded_behind(self, first)
+            effect = self._effect({k: old for k, old in before.items() if k in smooth})
+        found.error = max(found.error, effect)
         return [found, *again_found(found, again, self, self.replay.errors)]
 
     def _effect(self, before: dict[int, Any]) -> float:
@@ -107,17 +156,13 @@ class Search(Pairs):
         others: list[tuple[Value, int]] = []
         if join.is_missing and self._is_used_beside(join.jax, join.torch):
             start = tape.maker[first.index]
-            replay.bypassed[start, join.jax] = join.expected
+            shape = tape.values[join.jax].shape
+            replay.bypassed[start, join.jax] = Substitute(join.torch.index, join.order, shape)
         else:
-            others = alike(self, join)[: HELD - 1]
-            if others:
-                recording, _ = self.torch_side.record([t.index for t, _ in others])
-                for t, j in others:
-                    array = in_order(recording.arrays[t.index], join.order, tape.values[j].shape)
-                    replay.replaced[j] = array
-                    self.joined[j] = t.index
-            replay.replaced[join.jax] = join.expected
-            self.joined[join.jax] = join.torch.index
+            others = alike(self, join)
+            for t, j in [(join.torch, join.jax), *others]:
+                replay.replaced[j] = Substitute(t.index, join.order, tape.values[j].shape)
+                self.joined[j] = t.index
         with tape.wide():
             replay.run(start)
         return others

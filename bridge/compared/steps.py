@@ -39,7 +39,8 @@ def _convolution(options: Options, result: Tensor) -> Steps:
 
 
 def _normalized(x: Tensor, mean: Tensor, var: Tensor, eps: float, weight: Any) -> Steps:
-    yield x - mean
+    centred = x - mean
+    yield centred
     yield var
     yield var + eps
     yield (var + eps).sqrt()
@@ -47,9 +48,10 @@ def _normalized(x: Tensor, mean: Tensor, var: Tensor, eps: float, weight: Any) -
     yield rstd
     if weight is not None:
         yield rstd * weight
-    yield (x - mean) * rstd
+    scaled = centred * rstd
+    yield scaled
     if weight is not None:
-        yield (x - mean) * rstd * weight
+        yield scaled * weight
 
 
 def _layer_norm(options: Options, result: Any) -> Steps:
@@ -84,6 +86,9 @@ def _batch_norm(options: Options, result: Any) -> Steps:
     if options.get("training"):
         mean = x.mean(axes, keepdim=True)
         var = x.var(axes, correction=0, keepdim=True)
+        n = x.numel() // max(x.shape[1], 1)
+        if n > 1:
+            yield var * (n / (n - 1))  # of the running statistics
         yield mean
     else:
         mean = options["running_mean"].reshape(shape)
@@ -92,10 +97,12 @@ def _batch_norm(options: Options, result: Any) -> Steps:
     weight = None if weight is None else weight.reshape(shape)
     if not options.get("training"):
         # The running statistics say nothing about x.
-        yield x - mean
-        yield (x - mean) * (var + options["eps"]).rsqrt()
+        centred = x - mean
+        yield centred
+        scaled = centred * (var + options["eps"]).rsqrt()
+        yield scaled
         if weight is not None:
-            yield (x - mean) * (var + options["eps"]).rsqrt() * weight
+            yield scaled * weight
         return
     yield from _normalized(x, mean, var, options["eps"], weight)
 
@@ -118,31 +125,36 @@ def _softmax(options: Options, result: Tensor) -> Steps:
     x, axis = options["self"], options["dim"]
     shifted = x - x.amax(axis, keepdim=True)
     yield shifted
-    yield shifted.exp()
-    yield shifted.exp().sum(axis, keepdim=True)
+    powers = shifted.exp()
+    yield powers
+    yield powers.sum(axis, keepdim=True)
 
 
 def _log_softmax(options: Options, result: Tensor) -> Steps:
     x, axis = options["self"], options["dim"]
     shifted = x - x.amax(axis, keepdim=True)
     yield shifted
-    yield shifted.exp().sum(axis, keepdim=True)
-    yield shifted.exp().sum(axis, keepdim=True).log()
+    total = shifted.exp().sum(axis, keepdim=True)
+    yield total
+    yield total.log()
 
 
 def _gelu(options: Options, result: Tensor) -> Steps:
     x = options["self"]
     if options.get("approximate") == "tanh":
-        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-        yield x**3
+        cube = x**3
+        yield cube
+        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * cube)
         yield inner
         part = inner.tanh()
     else:
-        yield x * math.sqrt(0.5)
-        part = (x * math.sqrt(0.5)).erf()
+        inner = x * math.sqrt(0.5)
+        yield inner
+        part = inner.erf()
     yield part
-    yield 1 + part
-    yield 0.5 * (1 + part)
+    sum_ = 1 + part
+    yield sum_
+    yield 0.5 * sum_
 
 
 def _silu(options: Options, result: Tensor) -> Steps:

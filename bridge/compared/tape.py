@@ -361,11 +361,9 @@ def _listed(results: Any, eqn: Any) -> list[Any]:
 
 
 def printed(array: Any) -> Print | None:
-    """Returns the fingerprint of a floating-point array, None for any other."""
+    """Returns the fingerprint of an array of numbers, None for any other."""
     dtype = getattr(array, "dtype", None)
-    if dtype is None or not (
-        jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.complexfloating)
-    ):
+    if dtype is None or not jnp.issubdtype(dtype, jnp.number):
         return None
     return fingerprint(
         np.asarray(array) if dtype != jnp.bfloat16 else np.asarray(array, np.float64)

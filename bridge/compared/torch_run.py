@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bridge.compared.recorder import Nodes, Recorder, Recording
+from bridge.compared.recorder import Enough, Nodes, Recorder, Recording
 from bridge.compared.torch_gradients import run_backward
 
 
@@ -30,37 +30,22 @@ class TorchSide:
         self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], is_wide: bool
     ) -> None:
         self.model, self.args, self.kwargs, self.is_wide = model, args, kwargs, is_wide
+        self._known: Recording | None = None  # the first run
         self.cotangents: Any = None  # gradients of the outputs' sum with these are recorded too
 
     def record(self, wanted: Sequence[int] = ()) -> tuple[Recording, Any]:
-        """Runs a copy of the model in float64; returns its values and its result."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return self._record(wanted)
+        """Runs a copy of the model in float64; returns its values and its result.
 
-    def _record(self, wanted: Sequence[int]) -> tuple[Recording, Any]:
-        call, modules = copied(self.model)
-        floats = [t for m in modules for t in _state(m).values() if t.is_floating_point()]
-        dtype = torch.float64 if self.is_wide else (floats[0].dtype if floats else torch.float32)
-        if self.is_wide:
-            for module in modules:
-                _to_double(module)
-        names = {name: t for m in modules for name, t in _state(m).items()}
-        args = [_cast(a, dtype) for a in self.args]
-        kwargs = {key: _cast(a, dtype) for key, a in self.kwargs.items()}
-        for key, tensor in named_tensors([*args, kwargs]):
-            names[key] = tensor
-        recorder = Recorder(names, frozenset(wanted), self.is_wide)
-        is_differentiated = self.cotangents is not None
-        with _running(dtype), torch.set_grad_enabled(is_differentiated):
-            nodes = Nodes(recorder) if is_differentiated else contextlib.nullcontext()
-            with recorder.module.watch(modules), nodes, recorder:
-                result = run_torch_model(call, args, kwargs)
-            recorder.recording.forward = len(recorder.recording.values)
-            if is_differentiated:
-                found = run_backward(recorder, modules, tensors_of(result), self.cotangents)
-                recorder.recording.gradients = {k: v for k, v in found.items() if v is not None}
+        Args:
+          wanted: indices of values that an earlier run recorded. This run is then only for their
+            arrays: it takes no fingerprints, and ends behind the last of them.
+        """
+        known = self._known if wanted else None
+        recorder, modules, result = self._run_recorded(known, frozenset(wanted))
         recording = recorder.recording
+        if known is not None:
+            return recording, result
+        self._known = recording
         for tensor in tensors_of(result):
             index = recorder.index_of(tensor)
             if index is not None:
@@ -72,6 +57,40 @@ class TorchSide:
                     recording.buffers.append(index)
         return recording, result
 
+    def _run_recorded(
+        self, known: Recording | None, wanted: frozenset[int]
+    ) -> tuple[Recorder, list[nn.Module], Any]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            call, modules = copied(self.model, self.is_wide)
+            floats = [t for m in modules for t in _state(m).values() if t.is_floating_point()]
+            dtype = torch.float64 if self.is_wide or not floats else floats[0].dtype
+            if self.is_wide:
+                for module in modules:
+                    _to_double(module)
+            names = {name: t for m in modules for name, t in _state(m).items()}
+            args = [_cast(a, dtype) for a in self.args]
+            kwargs = {key: _cast(a, dtype) for key, a in self.kwargs.items()}
+            for key, tensor in named_tensors([*args, kwargs]):
+                names[key] = tensor
+            recorder = Recorder(names, self.is_wide, known, wanted)
+            is_differentiated = self.cotangents is not None
+            result = None
+            with (
+                _running(dtype),
+                torch.set_grad_enabled(is_differentiated),
+                contextlib.suppress(Enough),
+            ):
+                nodes = Nodes(recorder) if is_differentiated else contextlib.nullcontext()
+                with recorder.module.watch(modules), nodes, recorder:
+                    result = run_torch_model(call, args, kwargs)
+                recorder.recording.forward = len(recorder.recording.values)
+                if is_differentiated:
+                    found = run_backward(recorder, modules, tensors_of(result), self.cotangents)
+                    gradients = {k: v for k, v in found.items() if v is not None}
+                    recorder.recording.gradients = gradients
+        return recorder, modules, result
+
     def run(self) -> Any:
         """Runs a copy of the model in its own dtype.
 
@@ -79,7 +98,7 @@ class TorchSide:
           ValueError: the call changed a parameter.
         """
         call, modules = copied(self.model)
-        before = {k: p.detach().clone() for m in modules for k, p in m.named_parameters()}
+        before = {k: p for m in modules_of(self.model) for k, p in m.named_parameters()}
         with torch.no_grad():
             result = run_torch_model(call, self.args, self.kwargs)
         after = {k: p for m in modules for k, p in m.named_parameters()}
@@ -109,11 +128,18 @@ def modules_of(model: Any) -> list[nn.Module]:
     return [thing for thing in found if isinstance(thing, nn.Module)]
 
 
-def copied(model: Any) -> tuple[Callable[..., Any], list[nn.Module]]:
-    """Returns a callable over copies of the modules, and the copies."""
+def copied(model: Any, is_wide: bool = False) -> tuple[Callable[..., Any], list[nn.Module]]:
+    """Returns a callable over copies of the modules, and the copies.
+
+    Args:
+      is_wide: plain floating-point parameters and buffers are copied to float64.
+    """
     import types
 
     memo: dict[int, Any] = {}
+    if is_wide:
+        for old in modules_of(model):
+            memo.update(_doubled(old))
     if isinstance(model, nn.Module):
         new = copy.deepcopy(model, memo)
         return new, [new]
@@ -136,6 +162,20 @@ def copied(model: Any) -> tuple[Callable[..., Any], list[nn.Module]]:
     )
     function.__kwdefaults__ = model.__kwdefaults__
     return function, list(news.values())
+
+
+def _doubled(module: nn.Module) -> dict[int, Tensor]:
+    """Returns float64 copies by the identity of the original, so that no other copy is made."""
+    copies: dict[int, Tensor] = {}
+    for tensor in _state(module).values():
+        if tensor.is_floating_point() and type(tensor) in (Tensor, nn.Parameter):
+            if vars(tensor) or tensor.layout != torch.strided:
+                continue  # a copy of it has what it holds besides
+            new = tensor.detach().to(torch.float64, copy=True)
+            if isinstance(tensor, nn.Parameter):
+                new = nn.Parameter(new, tensor.requires_grad)
+            copies[id(tensor)] = new
+    return copies
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:

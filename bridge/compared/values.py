@@ -30,6 +30,7 @@ class Print:
       axes: for each of them its size, Σ(marginal sum)² and Σ(weight × marginal sum), sorted: they
         tell two ways to split an axis apart, and two orders of the rows along it.
       is_plain: the value says nothing: a constant, whole numbers such as positions, or a mask.
+      is_whole: the array is of integers.
     """
 
     size: int
@@ -37,6 +38,7 @@ class Print:
     shape: tuple[int, ...]
     axes: tuple[Axis, ...]
     is_plain: bool
+    is_whole: bool = False
 
     def equals(self, other: Print, tolerance: float = EQUAL) -> bool:
         """True for the same numbers in any order."""
@@ -57,7 +59,7 @@ class Print:
         """True for the same numbers in the same places, but for transpositions and reshapes."""
         if not self.equals(other, tolerance):
             return False
-        if self.is_plain or other.is_plain:
+        if not (self.axes and other.axes):
             return True
         if self.shape == other.shape:
             return self.has_axes_of(other, tolerance)
@@ -118,7 +120,8 @@ class Print:
 
 
 def fingerprint(array: np.ndarray) -> Print:
-    """Returns what is kept of a floating-point or complex array. Infinities count as ±1e300."""
+    """Returns what is kept of an array of numbers. Infinities count as ±1e300."""
+    is_whole = array.dtype.kind in "iu"
     if np.iscomplexobj(array):
         array = np.stack([array.real, array.imag], axis=-1)
     x = np.asarray(array, np.float64)
@@ -139,9 +142,9 @@ def fingerprint(array: np.ndarray) -> Print:
     plain = (high == low and x.size > 1) or (
         total % 1 == 0 and absolute % 1 == 0 and squares % 1 == 0
     )
-    axes = [] if plain else [_axis(sums) for sums in _marginals(x)]
+    axes = [] if plain and not is_whole else [_axis(sums) for sums in _marginals(x)]
     sums_ = (total, squares, absolute, high, low)
-    return Print(x.size, sums_, shape, tuple(sorted(axes)), plain)
+    return Print(x.size, sums_, shape, tuple(sorted(axes)), plain or is_whole, is_whole)
 
 
 def _in_memory_order(x: np.ndarray) -> np.ndarray:
@@ -201,7 +204,7 @@ class Value:
       parents: indices of the values that it was computed from.
       place: the key of its source, for the side's own use.
       shape: the shape of the array.
-      printed: its fingerprint; None for integers and masks, which pass on what is behind them.
+      printed: its fingerprint; None for masks, which pass on what is behind them.
       kind: "leaf" (a parameter, an input, a constant), "move" (the numbers of its parent in
         another arrangement), "fine" (a step inside of an operation) or "op".
       name: the path of a parameter, or a recorded name.

@@ -1,0 +1,76 @@
+"""Arrays of torch for the search: few are kept at a time, others come from another run."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bridge.compared.axes import in_order
+from bridge.compared.recorder import Recording
+from bridge.compared.torch_run import TorchSide
+from bridge.compared.values import Value
+
+LARGEST = 64  # the bytes of so many values bound the arrays that are kept
+ITEM = 8  # bytes of a float64
+
+
+def bytes_of(value: Value) -> int:
+    """Returns the bytes of a value's array."""
+    return ITEM * math.prod(value.shape)
+
+
+def budget(values: Sequence[Value]) -> int:
+    """Returns the bytes of the largest 64 values of a run, parameters and inputs left out."""
+    computed = (bytes_of(value) for value in values if value.kind != "leaf")
+    return sum(heapq.nlargest(LARGEST, computed))
+
+
+class Held:
+    """Arrays of a recorded run in torch.
+
+    Args:
+      side: the model.
+      recording: its run.
+      most: bytes that are kept at a time, or the bytes of one array if it has more.
+    """
+
+    def __init__(self, side: TorchSide, recording: Recording, most: float) -> None:
+        self.side, self.recording, self.most = side, recording, most
+        self._arrays: dict[int, np.ndarray] = {}
+
+    def get(self, index: int, soon: Iterable[int] = ()) -> np.ndarray:
+        """Returns the array of a value.
+
+        Args:
+          index: the value.
+          soon: values that may be asked for next. The same run gives as many as there is room for.
+        """
+        if index not in self._arrays:
+            wanted = {index: None}
+            left = self.most - bytes_of(self.recording.values[index])
+            for k in soon:
+                if k not in wanted:
+                    left -= bytes_of(self.recording.values[k])
+                    if left < 0:
+                        break
+                    wanted[k] = None
+            self._arrays = {}
+            self._arrays = self.side.record(list(wanted))[0].arrays
+        return self._arrays[index]
+
+
+@dataclass(frozen=True)
+class Substitute:
+    """A value of torch in place of one of JAX: its index, the order of its axes, JAX's shape."""
+
+    torch: int
+    order: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def arranged(self, array: np.ndarray) -> np.ndarray:
+        """Returns torch's array in JAX's arrangement."""
+        return in_order(array, self.order, self.shape)
