@@ -64,9 +64,10 @@ def traced_rule(
         try:
             inspect.signature(rule).bind(*arguments, **static)
         except TypeError as error:
+            keywords = f"the keywords {', '.join(static)}" if static else "no keywords"
             raise DeclarationError(
                 f"{where}: {error}; it is called with {len(arguments)} values, the operands, the "
-                f"results and their cotangents, and the keywords {', '.join(static) or 'none'}"
+                f"results and their cotangents, and with {keywords}"
             ) from error
         returned = rule(*arguments, **static)
         several = list(returned) if isinstance(returned, tuple | list) else [returned]

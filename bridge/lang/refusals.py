@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bridge.lang.errors import MissingAttribute, refuse
-from bridge.lang.suggestions import INTEGERS, MATRICES, instead_of_attribute
+from bridge.lang.suggestions import INTEGERS, MATRICES, NUMBER, instead_of_attribute
 
 
 def _no_function_of(library: str) -> str:
@@ -52,11 +52,12 @@ class NoNumber(Foreign):
     def __bool__(self) -> NoReturn:
         raise refuse(
             "a value is neither true nor false while the op is declared, so `if`, `while`, `and`, "
-            "`or` and `not` cannot test it: write bl.where(condition, a, b), &, | and ~"
+            "`or`, `not`, `max()` and `min()` cannot test it: write bl.where(condition, a, b), "
+            "&, |, ~, bl.maximum(a, b) and bl.minimum(a, b)"
         )
 
     def __float__(self) -> NoReturn:
-        raise refuse("a value has no number while the op is declared: compute with it as it is")
+        raise refuse(NUMBER)
 
     __int__ = __index__ = __complex__ = __float__
 

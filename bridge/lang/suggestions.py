@@ -29,7 +29,10 @@ _POWER = "write x**2, for integers, or bl.exp(p * bl.log(x))"
 _CLIP = "write bl.minimum(bl.maximum(x, low), high)"
 _ELEMENT = "write bl.sum(bl.where(bl.column() == k, x, 0.0))"
 _CONSTANT = "write the number: it broadcasts"
-_NUMBER = "a value has no number while the op is declared: compute with it as it is"
+NUMBER = (
+    "a value has no number while the op is declared: compute with it as it is, by operators and "
+    "functions of bridge.lang (bl.exp(x), not math.exp(x))"
+)
 
 _INSTEAD = {
     **{name: f"write bl.{name}(x)" for name in _FUNCTIONS},
@@ -65,7 +68,7 @@ _INSTEAD = {
     **dict.fromkeys(("T", "mT", "transpose", "permute", "swapaxes", "movedim"), _LAYOUT),
     **dict.fromkeys(("reshape", "view", "flatten", "ravel", "squeeze", "unsqueeze"), _LAYOUT),
     **dict.fromkeys(("expand", "expand_dims", "repeat", "broadcast_to"), _LAYOUT),
-    **dict.fromkeys(("item", "tolist", "numpy"), _NUMBER),
+    **dict.fromkeys(("item", "tolist", "numpy"), NUMBER),
     **dict.fromkeys(("chunk", "split"), "annotate the operand with bridge.Halves or Pairs"),
     **dict.fromkeys(("cat", "concatenate", "stack"), "return bl.halves(first, second)"),
     "detach": "write bl.stop_gradient(x)",

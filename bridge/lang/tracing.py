@@ -80,7 +80,10 @@ def declared(
     where += function.__code__.co_filename
     name = function.__name__
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise DeclarationError(f"{where}: an op has its function's name: {name!r} is no name")
+        raise DeclarationError(
+            f"{where}: an op has its function's name, and {name!r} is no name: define the function "
+            "with `def`"
+        )
     # An annotation may name local variables of the scope in which the function is declared.
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     local = {name: cell.cell_contents for name, cell in cells if not _is_empty(cell)}
@@ -104,9 +107,9 @@ def declared(
         if role is None:
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 raise DeclarationError(
-                    f"{where}: parameter {name} is annotated with {_shown(parameter.annotation)}, "
-                    "expected bridge.Full, Row, PerRow, PerRow[int], Table, Mask, Halves, "
-                    "Pairs or bridge.lang.Integer; other parameters are keywords, after a *"
+                    f"{where}: parameter {name} has {_shown(parameter.annotation)}, expected "
+                    "bridge.Full, Row, PerRow, PerRow[int], Table, Mask, Halves, Pairs or "
+                    "bridge.lang.Integer; static parameters, such as an eps, come after a *"
                 )
             if name in _TAKEN:
                 raise DeclarationError(
@@ -116,7 +119,10 @@ def declared(
             static[name] = parameter.default
             continue
         if parameter.default is not inspect.Parameter.empty and parameter.default is not None:
-            raise DeclarationError(f"{where}: operand {name} has a default other than None")
+            raise DeclarationError(
+                f"{where}: operand {name} has the default {parameter.default!r}, expected None or "
+                "no default"
+            )
         may_be_absent = parameter.default is None
         if may_be_absent and not optional:
             raise DeclarationError(
@@ -151,8 +157,8 @@ def _role(annotation: Any) -> tuple[type[roles.Annotation] | None, bool]:
 
 def _shown(annotation: Any) -> str:
     if annotation is inspect.Parameter.empty:
-        return "nothing"
-    return getattr(annotation, "__name__", repr(annotation))
+        return "no annotation"
+    return "the annotation " + getattr(annotation, "__name__", repr(annotation))
 
 
 def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str, Any]) -> Program:
@@ -262,7 +268,8 @@ def _result(result: Any, name: str, where: str, builder: Builder) -> Result:
     for value in values:
         if not isinstance(value, Value):
             raise DeclarationError(
-                f"{where}: {name} is {type(value).__name__}, expected a value of the declaration"
+                f"{where}: {name} is {type(value).__name__}, expected a value of the declaration "
+                "or a tuple of values"
             )
         if value.builder is not builder:
             raise DeclarationError(f"{where}: {name} is a value of another declaration")

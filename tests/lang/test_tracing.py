@@ -283,11 +283,11 @@ def test_signatures_that_cannot_be() -> None:
         return x
 
     for op, words in (
-        (unknown, "parameter y is annotated with int"),
-        (bare, "parameter x is annotated with nothing"),
+        (unknown, "parameter y has the annotation int"),
+        (bare, "parameter x has no annotation, expected bridge.Full"),
         (many, r"\*x: each operand of an op has its own name"),
         (absent, "the first operand gives the shape and is always there"),
-        (default, "operand y has a default other than None"),
+        (default, "operand y has the default 1, expected None or no default"),
         (shapeless, "the first operand gives the shape: a Full, Halves or Pairs"),
         (len, "no Python function"),
         (
