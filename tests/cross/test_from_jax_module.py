@@ -263,6 +263,51 @@ def test_sown_values_are_left_behind(x: torch.Tensor) -> None:
     assert JaxModule(Sowing(nnx.Rngs(0)))(x).shape == (5, 2)
 
 
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (0, 0.0), ("cold", "warm"), (False, True)])
+def test_changes_of_plain_attributes_are_refused(before: Any, after: Any) -> None:
+    """The next call would start from the same value, while nnx.jit keeps the change."""
+
+    class Counting(nnx.Module):
+        def __init__(self) -> None:
+            self.weight, self.layers = nnx.Param(jnp.ones(3)), nnx.List([nnx.Module()])
+            self.layers[0].state = before
+
+        def __call__(self, x: Any) -> Any:
+            self.eval()  # a mode is no state
+            self.deterministic = True
+            self.layers[0].state = after
+            return x
+
+    with pytest.raises(TypeError, match=f"changed layers.0.state from {before!r} to {after!r}"):
+        JaxModule(Counting())(torch.ones(3))
+
+
+@pytest.mark.parametrize("kind", [list, tuple, lambda layers: {"all": layers}])
+def test_modules_in_containers(kind: Any, x: torch.Tensor) -> None:
+    """Their buffers, random streams and modes are those of modules in an NNX module."""
+    rngs = nnx.Rngs(0)
+    layers = [nnx.BatchNorm(4, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)]
+
+    def run(layers: Any, x: Any) -> Any:
+        norm, drop = layers["all"] if isinstance(layers, dict) else layers
+        return drop(norm(x))
+
+    module, expected = JaxModule(kind(layers), run), JaxModule(nnx.Sequential(*layers))
+    x = x + 10
+    assert len(list(module.parameters())) == 2
+    for _ in range(2):
+        assert torch.equal(module(x), expected(x))
+    assert torch.equal(module.eval()(x), expected.eval()(x))
+    ours, wanted = module.state_dict().values(), expected.state_dict().values()
+    assert all(torch.equal(a, b) for a, b in zip(ours, wanted, strict=True))
+
+
+def test_plain_arrays_beside_nnx_modules_are_refused() -> None:
+    layers = [nnx.Linear(2, 2, rngs=nnx.Rngs(0)), jnp.ones(3)]
+    with pytest.raises(TypeError, match=r"the array 1, expected nnx\.Param"):
+        JaxModule(layers, lambda layers, x: layers[0](x))
+
+
 def test_names_that_torch_has(x: torch.Tensor) -> None:
     class Odd(nnx.Module):
         def __init__(self) -> None:
@@ -300,6 +345,16 @@ def test_equinox(x: torch.Tensor) -> None:
     module.eval()
     assert torch.equal(module(x, jax.random.key(2)), module(x, key))
     assert isinstance(module.jax_module(), equinox.nn.Sequential)
+
+
+def test_equinox_modules_in_containers() -> None:
+    equinox = pytest.importorskip("equinox")
+    module = JaxModule(
+        {"drop": equinox.nn.Dropout(0.5), "weight": jnp.ones(64)},
+        lambda m, x: m["drop"](x * m["weight"], key=jax.random.key(0)),
+    )
+    assert not torch.equal(module(torch.ones(64)), torch.ones(64))
+    assert torch.equal(module.eval()(torch.ones(64)), torch.ones(64))
 
 
 def test_equinox_state(x: torch.Tensor) -> None:

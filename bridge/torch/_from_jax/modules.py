@@ -35,8 +35,9 @@ class JaxModule(torch.nn.Module):
     are pickled by name: a lambda, or a function defined inside of another, is a PicklingError.
 
     Args:
-      module: a Flax NNX module, whose `nnx.Param` become Parameters; or an Equinox module or any
-        other pytree, whose arrays of floats and complex numbers become Parameters.
+      module: a Flax NNX module or a pytree of them, whose `nnx.Param` become Parameters; or an
+        Equinox module or any other pytree, whose arrays of floats and complex numbers become
+        Parameters.
       method: the code that a call runs: the name of a method, or a function of the module and the
         arguments, `lambda module, x: jax.vmap(module)(x)`. With a pytree of parameters this is how
         Flax Linen and plain functions are used:
@@ -44,8 +45,9 @@ class JaxModule(torch.nn.Module):
       static_argnames: keyword arguments that are passed on and not traced, such as flags.
 
     Raises:
-      TypeError: `module` has no arrays, or is a torch module; or `method` is neither a name nor a
-        function. On a call: the JAX module writes to one of its parameters, and as `from_jax`.
+      TypeError: `module` has no arrays, is a torch module, or has plain arrays beside NNX modules;
+        or `method` is neither a name nor a function. On a call: the JAX module writes to one of its
+        parameters, or changes a number or string in its attributes; and as `from_jax`.
       ValueError: `module` has no method of that name; an array cannot cross to torch.
     """
 

@@ -11,6 +11,8 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from bridge.ops.scalars import told_apart
+
 
 class Part(NamedTuple):
     """One array of a module, as torch holds it.
@@ -59,19 +61,31 @@ class Parts:
 
 
 class NnxParts(Parts):
-    """The parts of a Flax NNX module; each `nnx.Param` is a parameter."""
+    """The parts of a Flax NNX module, or a pytree of them; each `nnx.Param` is a parameter."""
 
     def __init__(self, module: Any) -> None:
         from flax import nnx
 
         self._graphs = {}
+        settings = {}
         for training in (False, True):
             copy = nnx.clone(module)
-            copy.train() if training else copy.eval()
+            for part in _nodes(copy, nnx.Module):
+                part.train() if training else part.eval()
             self._graphs[training] = nnx.graphdef(copy)
+            settings[training] = _settings(copy)
+        # The module itself may change its mode as it runs, but nothing else.
+        self._settings = dict(settings[False].items() & settings[True].items())
         _, *states = nnx.split(module, nnx.Param, ...)
         flat, self._trees = zip(*map(jax.tree_util.tree_flatten_with_path, states), strict=True)
         self._paths = [path for entries in flat for path, _ in entries]
+        for path in () if isinstance(module, nnx.Pytree) else self._paths:
+            if not _is_of_variable(path):
+                raise TypeError(
+                    f"JaxModule: module has type {type(module).__name__}, with modules of Flax "
+                    f"NNX and the array {_name(path)}, expected nnx.Param for an array that is "
+                    "trained and another nnx.Variable for one that is not"
+                )
         super().__init__(
             [
                 (_name(path), leaf, i == 0 and _is_inexact(leaf))
@@ -93,6 +107,14 @@ class NnxParts(Parts):
     def after(self, module: Any, leaves: Sequence[Any]) -> dict[int, Any]:
         from flax import nnx
 
+        for path, (kind, value) in _settings(module).items():
+            before = self._settings.get(path, (kind, value))
+            if before != (kind, value):
+                raise TypeError(
+                    f"JaxModule: the module has changed {'.'.join(map(str, path))} from "
+                    f"{before[1]!r} to {value!r} as it ran, which the next call would not see; "
+                    "use an nnx.Variable for values that change"
+                )
         # Variables that the module has added as it ran (sown intermediates) are ignored.
         now = dict(jax.tree_util.tree_flatten_with_path(nnx.state(module))[0])
         return {
@@ -151,14 +173,29 @@ class TreeParts(Parts):
 def split(module: Any) -> Parts:
     """Splits a module of Flax NNX or Equinox, or any other pytree."""
     nnx = sys.modules.get("flax.nnx")
-    if nnx is not None and isinstance(module, nnx.Module):
+    if nnx is not None and _nodes(module, nnx.Pytree):
         return NnxParts(module)
     return TreeParts(module)
 
 
+def _nodes(tree: Any, kind: type) -> list[Any]:
+    """Returns the nodes of this type that are in no other."""
+    nodes = jax.tree_util.tree_leaves(tree, is_leaf=lambda node: isinstance(node, kind))
+    return [node for node in nodes if isinstance(node, kind)]
+
+
+def _settings(module: Any) -> dict[Any, tuple[Any, Any]]:
+    """Returns numbers and strings among the attributes: by path, a key as in caches and a value."""
+    from flax import nnx
+
+    plain = (bool, int, float, complex, str)
+    nodes = nnx.iter_graph(module)
+    return {path: (told_apart(x), x) for path, x in nodes if type(x) in plain}
+
+
 def _in_mode(module: Any, training: bool) -> Any:
     equinox = sys.modules.get("equinox")
-    if equinox is None or not isinstance(module, equinox.Module):
+    if equinox is None or not _nodes(module, equinox.Module):
         return module
     return equinox.nn.inference_mode(module, value=not training)
 
@@ -192,9 +229,14 @@ def _is_key(leaf: Any) -> bool:
 
 def _name(path: Any) -> str:
     """Returns `layers.0.kernel`, without the step from a variable of NNX to its value."""
-    if len(path) > 1 and str(path[-1]) == ".value":
+    if len(path) > 1 and _is_of_variable(path):
         path = path[:-1]
     return jax.tree_util.keystr(path, simple=True, separator=".") or "value"
+
+
+def _is_of_variable(path: Any) -> bool:
+    """True if the path's last step is from a variable of NNX to its value."""
+    return str(path[-1]) == ".value"
 
 
 def _is_array(leaf: Any) -> bool:
