@@ -61,7 +61,12 @@ def words(function: str, argument: str, value: Any, *, is_alone: bool = True) ->
         return None if value is None else value[0]
     value = jnp.asarray(value)
     spec = spec_of(value)
-    if argument == "seed" and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        if argument != "seed":
+            raise TypeError(
+                f"{function}: {argument} is a key of jax.random, expected an integer; only an "
+                "operand with the name seed takes keys"
+            )
         if value.shape:
             raise ValueError(
                 f"{function}: seed has shape {list(value.shape)}, expected one key, not an "
