@@ -1,0 +1,136 @@
+"""A comparison keeps fingerprints instead of arrays, and takes those of torch once."""
+
+from __future__ import annotations
+
+import heapq
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+import bridge
+from bridge.compared import recorder as recorder_module
+from bridge.compared.recorder import Recorder
+from bridge.compared.tape import _Bind
+
+LAYERS, ROWS, COLUMNS = 30, 32, 24  # more wrong layers than arrays of torch that are kept at a time
+LARGEST = 64
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(COLUMNS), nn.Linear(COLUMNS, COLUMNS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + nn.functional.gelu(self.inner(self.norm(x)))
+
+
+def port(weights: dict[str, Any], x: Any, wrong: int) -> Any:
+    """The first layers of the chain have the other GELU."""
+    for k in range(LAYERS):
+        centred = x - x.mean(-1, keepdims=True)
+        variance = (centred * centred).mean(-1, keepdims=True)
+        y = centred / jnp.sqrt(variance + 1e-5)
+        y = y * weights[f"{k}.norm.weight"] + weights[f"{k}.norm.bias"]
+        y = y @ weights[f"{k}.inner.weight"].T + weights[f"{k}.inner.bias"]
+        x = x + jax.nn.gelu(y, approximate=k < wrong)
+    return x
+
+
+class Ledger:
+    """The arrays of both sides that are alive, counted by weak references.
+
+    Attributes:
+      made: bytes of all arrays.
+      peak: the most bytes that were alive at a time.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made = self.peak = 0
+        self.sizes: list[int] = []  # of the values of torch's first run
+        self._alive: dict[Any, tuple[Any, int]] = {}
+        self._parameters: set[int] = set()
+        append, call = Recorder._append, _Bind.__call__
+
+        def noted_append(recorder: Any, *args: Any, **kwargs: Any) -> int:
+            index = append(recorder, *args, **kwargs)
+            tensor, kind = args[3], args[4]
+            storage = StorageWeakRef(tensor.untyped_storage())
+            if kind == "leaf":
+                self._parameters.add(storage.cdata)
+            elif storage.cdata not in self._parameters:
+                size = tensor.untyped_storage().nbytes()
+                self._note(storage.cdata, lambda: not storage.expired(), size)
+                if not recorder.wanted:
+                    self.sizes.append(tensor.nbytes)
+            kept = recorder.recording.arrays.get(index)
+            if kept is not None:
+                self._note_array(kept)
+            return index
+
+        def noted_call(bind: Any, *arrays: Any) -> list[Any]:
+            results: list[Any] = call(bind, *arrays)
+            for array in results:
+                self._note_array(array)
+            return results
+
+        monkeypatch.setattr(Recorder, "_append", noted_append)
+        monkeypatch.setattr(_Bind, "__call__", noted_call)
+
+    def _note_array(self, array: Any) -> None:
+        while isinstance(getattr(array, "base", None), np.ndarray):
+            array = array.base
+        is_own = isinstance(array, jax.Array) or array.flags.owndata
+        if is_own or isinstance(array.base, Tensor):  # no view of a parameter
+            found = weakref.ref(array)
+            self._note(id(array), lambda: found() is not None, array.nbytes)
+
+    def _note(self, key: Any, alive: Any, size: int) -> None:
+        self._alive = {k: v for k, v in self._alive.items() if v[0]()}
+        if key not in self._alive:
+            self._alive[key] = alive, size
+            self.made += size
+        self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
+
+
+def compared(wrong: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(*[Residual() for _ in range(LAYERS)])
+    weights = bridge.to_jax({name: p.detach() for name, p in model.named_parameters()})
+    x = torch.randn(ROWS, COLUMNS)
+    report = bridge.compare(model, lambda x: port(weights, x, wrong), x)
+    assert [part.count for part in report.parts] == ([wrong] if wrong else []), str(report)
+
+
+@pytest.mark.parametrize("wrong", [0, LAYERS])
+def test_arrays_alive_are_at_most_the_64_largest_values(
+    wrong: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(monkeypatch)
+    compared(wrong)
+    largest = sum(heapq.nlargest(LARGEST, ledger.sizes))
+    assert ledger.made > 4 * largest, "too few values to tell"
+    assert ledger.peak <= largest
+
+
+def test_runs_for_arrays_take_no_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = 0
+
+    def counted(array: np.ndarray) -> Any:
+        nonlocal taken
+        taken += 1
+        return fingerprint(array)
+
+    fingerprint = recorder_module.fingerprint
+    monkeypatch.setattr(recorder_module, "fingerprint", counted)
+    compared(0)
+    once, taken = taken, 0
+    compared(LAYERS)
+    assert taken == once > 0
