@@ -121,6 +121,33 @@ def test_tiles_of_any_function(draw: Any) -> None:
         assert_close(one, other)
 
 
+def test_tiles_with_exchanged_tensors(draw: Any) -> None:
+    """The backward pass reads the tensors of a functional call that has ended by then."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(6, 6).double()
+            self.register_buffer("factor", torch.ones(6).double())
+
+        def forward(self, x: Tensor) -> Tensor:
+            fn = lambda layer, x: layer.inner(x).tanh() * layer.factor  # noqa: E731
+            return liger.apply_tiled_mlp(fn, self, x, 4)
+
+    w, b, factor = given = draw(6, 6, grad=True), draw(6, grad=True), draw(6, grad=True)
+    x, g = draw(9, 6, grad=True), draw(9, 6)
+    names = ("inner.weight", "inner.bias", "factor")
+    y = torch.func.functional_call(Layer(), dict(zip(names, given, strict=True)), x)
+    expected = (x @ w.T + b).tanh() * factor
+    assert_close(y, expected)
+    slopes, exact = (grad(r, [x, *given], g, create_graph=True) for r in (y, expected))
+    second, exact_second = (
+        grad([s.square().sum() for s in each], [x, *given]) for each in (slopes, exact)
+    )
+    for one, other in zip((*slopes, *second), (*exact, *exact_second), strict=True):
+        assert_close(one, other)
+
+
 @pytest.mark.parametrize("inner", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_tiles_of_another_dtype_than_that_of_autocast(draw: Any, inner: torch.dtype) -> None:
     layer = torch.nn.Linear(6, 6)

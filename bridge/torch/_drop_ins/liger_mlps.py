@@ -6,6 +6,7 @@ Torch computes the matrix products.
 # Annotations are evaluated (no `from __future__ import annotations`): torch.fx cannot pickle a
 # trace of a module whose forward has annotations as strings.
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,41 @@ class LigerFalconH1MLP(LigerFalconH1SwiGLUMLP):
         super().__init__(config)
 
 
+class _Applied(torch.nn.Module):
+    """fn(module, x) as a module, whose tensors `torch.func.functional_call` can exchange."""
+
+    def __init__(self, fn: Callable[[Any, Tensor], Tensor], module: torch.nn.Module) -> None:
+        super().__init__()
+        self.fn, self.module = fn, module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fn(self.module, x)
+
+
+def _with_its_tensors(fn: Callable[[Any, Tensor], Tensor], module: Any) -> Callable[..., Tensor]:
+    """Returns fn(module, ·), which in later calls too reads the tensors that the module has now.
+
+    A backward pass may run after the end of the `torch.func.functional_call` that exchanged them.
+    FSDP exchanges tensors itself, before each call: a sharded one is not compared.
+    """
+    if torch.compiler.is_compiling():
+        return lambda x: fn(module, x)
+    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+    def run(x: Tensor) -> Tensor:
+        others = {
+            f"module.{name}": tensor
+            for name, tensor in held.items()
+            if (own := operator.attrgetter(name)(module)) is not tensor
+            and "DTensor" not in (type(own).__name__, type(tensor).__name__)
+        }
+        if not others:
+            return fn(module, x)
+        return torch.func.functional_call(_Applied(fn, module), others, (x,))  # type: ignore[no-any-return]
+
+    return run
+
+
 class LigerTiledMLPFunction(Function, metaclass=DropIn):
     """`LigerTiledMLPFunction.apply(fn, mlp_module, x, shards, compute_params)`."""
 
@@ -82,7 +118,7 @@ class LigerTiledMLPFunction(Function, metaclass=DropIn):
         """
         parameters = tuple(mlp_module.parameters())
         parts = x.chunk(shards, -2)
-        found = [recomputed(lambda x: fn(mlp_module, x), (x,), *parameters) for x in parts]
+        found = [recomputed(_with_its_tensors(fn, mlp_module), (x,), *parameters) for x in parts]
         return joined(found, -2)
 
     @staticmethod
