@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -162,6 +163,13 @@ def check_rule(rule: Program, program: Program) -> None:
     for result, a, b in zip(rule.results, found, expected, strict=True):
         # A rule may give a number where the derived rule gives none.
         compared = np.isfinite(b) if is_inside else np.isfinite(a) & np.isfinite(b)
+        if not compared.any():
+            warnings.warn(
+                f"{rule.name}: its {result.name} was not compared with the derived one, which is "
+                "finite for none of the random operands: bridge.check(op, *example) compares "
+                "gradients on your own operands",
+                stacklevel=2,
+            )
         a, b = (np.where(compared, each, 0.0) for each in (a, b))
         if not np.allclose(a, b, rtol=1e-9, atol=1e-9):
             raise DeclarationError(
@@ -173,7 +181,7 @@ def check_rule(rule: Program, program: Program) -> None:
 Draw = Callable[[Any], Any]
 
 # Distributions for the domains of different functions: any number; positive numbers; (-1, 1);
-# (0, 1); above 1, of both signs; large numbers.
+# (0, 1); above 1, of both signs; numbers beyond ±1000; large numbers.
 _DRAWS: tuple[Draw, ...] = (
     lambda normal: normal,
     lambda normal: 0.25 + np.abs(normal),
@@ -181,6 +189,8 @@ _DRAWS: tuple[Draw, ...] = (
     lambda normal: 0.05 + 0.9 * np.abs(np.tanh(normal)),
     lambda normal: 1.5 + np.abs(normal),
     lambda normal: -0.25 - np.abs(normal),
+    lambda normal: 1e3 + np.abs(normal),
+    lambda normal: -1e3 - np.abs(normal),
     lambda normal: 20.0 + np.abs(normal),
 )
 _MOST_DRAWS = 64

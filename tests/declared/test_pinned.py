@@ -123,6 +123,10 @@ def _log_from_ten(x: bridge.Full):
     return bl.log(x - 10.0)
 
 
+def _root_from_fifty(x: bridge.Full):
+    return bl.sqrt(x - 50.0)
+
+
 IN_A_DOMAIN: dict[str, tuple[Any, Any, Any]] = {
     "log": (_log, lambda x, y, g: g * bl.exp(-y), lambda x, y, g: g * bl.exp(y)),
     "log of log": (
@@ -141,6 +145,7 @@ IN_A_DOMAIN: dict[str, tuple[Any, Any, Any]] = {
         lambda x, y, g: g * bl.exp(-y),
         lambda x, y, g: g * bl.exp(-y) * 1.1,
     ),
+    "root from 50": (_root_from_fifty, lambda x, y, g: 0.5 * g / y, lambda x, y, g: 100.0 * g),
 }
 
 
@@ -151,6 +156,14 @@ def test_rules_that_read_a_result_are_checked_inside_of_its_domain(name: str) ->
     bridge.op(vjp=rule)(function)
     with pytest.raises(bl.DeclarationError, match="differs from the derived one"):
         bridge.op(vjp=wrong)(function)
+
+
+def test_a_rule_that_no_random_operands_reach_gives_a_warning() -> None:
+    def root(x: bridge.Full):
+        return bl.sqrt(x - 1e6)
+
+    with pytest.warns(UserWarning, match="cotangent of x was not compared with the derived one"):
+        bridge.op(vjp=lambda x, y, g: 0.5 * g / y)(root)
 
 
 def test_rules_that_cannot_be_called() -> None:
