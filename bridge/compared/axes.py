@@ -21,7 +21,8 @@ def order_of(array: np.ndarray, like: np.ndarray) -> tuple[int, ...] | None:
     for order in itertools.permutations(range(a.ndim)):
         if [a.shape[k] for k in order] != sizes:
             continue
-        error = float(np.sum(np.abs(a.transpose(order) - target))) if a.size else 0.0
+        with np.errstate(invalid="ignore"):  # two infinities
+            error = float(np.nansum(np.abs(a.transpose(order) - target)))
         if best is None or error < least:
             best, least = order, error
     return best

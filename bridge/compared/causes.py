@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bridge.compared.pairs import unpaired_gradients
+from bridge.compared.found import SMALL
 
 if TYPE_CHECKING:
     from bridge.compared.found import Found
@@ -76,11 +76,12 @@ def _options(found: Found) -> dict[str, Any]:
 
 def _gradient(found: Found, search: Search) -> Cause | None:
     """Names the parameters whose gradient torch has and JAX has not."""
-    if found.torch is None or found.jax is not None or found.torch.index < search.recording.forward:
+    is_joined = found.jax_join is not None
+    if found.torch is None or is_joined or found.torch.index < search.recording.forward:
         return None
     values = search.recording.values
     names = []
-    for name in unpaired_gradients(search)[0]:
+    for name in search.unpaired_gradients()[0]:
         behind = {search.recording.gradients[name]}
         for k in range(max(behind), found.torch.index, -1):
             if k in behind:
@@ -257,8 +258,10 @@ def _shifted(found: Found, a: np.ndarray, b: np.ndarray) -> Cause | None:
     with np.errstate(all="ignore"):
         ratio = a / b
         ratio = ratio[np.isfinite(ratio) & (np.abs(b) > 1e-3 * np.abs(b).max())]
-    if ratio.size > 2 and np.ptp(ratio) <= 1e-7 * abs(ratio[0]):
+    if ratio.size > 2 and np.ptp(ratio) <= 1e-7 * abs(ratio[0]) and abs(ratio[0] - 1) > SMALL:
         return _factor(float(ratio[0]), found)
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return None
     difference = a - b
     scale = float(np.abs(a).max()) or 1.0
     if np.ptp(difference) <= 1e-9 * scale:
@@ -300,12 +303,16 @@ def _dropout(found: Found, search: Search) -> Cause | None:
     for step in _region(found, search):
         line = step.key[1]
         if line is not None and line in search.tape.random:
-            return Cause("random numbers are drawn there: dropout is on", True)
+            return Cause(_drawn("there", line in search.dropout), True)
     if search.recording.random and found.torch is not None:
         line = found.torch.place.line if found.torch.place else None
         if line in search.recording.random:
-            return Cause("random numbers are drawn here: dropout is on", True)
+            return Cause(_drawn("here", line in search.dropout), True)
     return None
+
+
+def _drawn(side: str, is_dropout: bool) -> str:
+    return f"random numbers are drawn {side}" + (": dropout is on" if is_dropout else "")
 
 
 def _choice(found: Found, search: Search) -> Cause | None:

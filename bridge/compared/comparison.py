@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,12 @@ from bridge.compared.causes import cause_of
 from bridge.compared.conditioning import cancelled
 from bridge.compared.found import SMALL, Found
 from bridge.compared.jax_run import JaxSide
-from bridge.compared.pairs import unpaired_gradients
 from bridge.compared.report import Part, Place, Report, Row
 from bridge.compared.search import Search, begin
 from bridge.compared.torch_run import TorchSide, as_array, tensors_of
-from bridge.compared.values import Value
+from bridge.compared.values import EQUAL, Value
 
+NARROW = "a constant or a table is held in float32"
 SURE = 1e-7  # the same where both sides' constants were read and differ
 
 
@@ -61,8 +62,9 @@ def compare(
     arguments.check_devices(torch_model, jax_side.lifted.arrays, args, kwargs)
     report = Report()
     own = _run_as_they_are(torch_side, jax_side, report)
-    cotangents = _cotangents(own) if gradients else None
-    search = begin(torch_side, jax_side, cotangents)
+    if gradients:
+        torch_side.cotangents, jax_side.cotangents = _cotangents(own)
+    search = begin(torch_side, jax_side)
     _check_pairs(search)
     report.error = _output_error(search)
     search.run()
@@ -70,8 +72,10 @@ def compare(
     return report
 
 
-def _run_as_they_are(torch_side: TorchSide, jax_side: JaxSide, report: Report) -> list[np.ndarray]:
-    """Runs both in their own dtype, counts outputs that differ; returns those of torch."""
+def _run_as_they_are(
+    torch_side: TorchSide, jax_side: JaxSide, report: Report
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Runs both in their own dtype, counts outputs that differ; returns those of both."""
     with torch.random.fork_rng(devices=[]):
         ours = [as_array(t) for t in tensors_of(_called("torch_model", torch_side.run))]
     theirs = [np.asarray(a) for a in _called("jax_function", jax_side.run)]
@@ -88,7 +92,7 @@ def _run_as_they_are(torch_side: TorchSide, jax_side: JaxSide, report: Report) -
             )
         _count(report, k, a, b)
     report.same_bits = report.differing == 0
-    return ours
+    return list(zip(ours, theirs, strict=True))
 
 
 def _called(name: str, run: Any) -> Any:
@@ -127,9 +131,19 @@ def _count(report: Report, k: int, a: np.ndarray, b: np.ndarray) -> None:
     report.own_error = max(report.own_error, error_of(turned, b64))
 
 
-def _cotangents(outputs: list[np.ndarray]) -> list[np.ndarray]:
+def _cotangents(
+    outputs: list[tuple[np.ndarray, np.ndarray]],
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Returns the same random numbers for the outputs of both sides, each in its layout."""
     random = np.random.default_rng(0)
-    return [random.standard_normal(a.shape) for a in outputs if a.dtype.kind in "fcV"]
+    ours, theirs = [], []
+    for a, b in outputs:
+        if a.dtype.kind in "fcV":
+            ours.append(random.standard_normal(a.shape))
+            order = order_of(a.astype(np.float64), b.astype(np.float64))
+            turned = ours[-1] if order is None else in_order(ours[-1], order, b.shape)
+            theirs.append(turned.reshape(b.shape))
+    return ours, theirs
 
 
 def _check_pairs(search: Search) -> None:
@@ -159,7 +173,7 @@ def _output_error(search: Search) -> float:
 def _collect(search: Search, report: Report) -> None:
     """Fills the report with parts and notes."""
     torch_parts, jax_parts = set(), set()
-    for found in search.found:
+    for found in sorted(search.found, key=_place_of):
         cause = cause_of(found, search)
         part = _part(found, cause, search)
         torch_parts.add(found.torch.index if found.torch else -1)
@@ -167,11 +181,13 @@ def _collect(search: Search, report: Report) -> None:
         is_again = found.jax is not None and found.jax.index in jax_parts
         shown = found.jax_join if is_again else found.jax
         jax_parts.add(shown.index if shown else -1)
+        if part.error < EQUAL and not found.rounded:
+            continue
         if part.error < (SURE if cause.is_certain else SMALL):
             where = part.jax.source or part.torch.source
             note = (
                 f"{part.error:.0e} of the scale at {where} ({part.jax.op or part.torch.op}): "
-                + (cause.text or "a constant or a table is held in float32")
+                + (cause.text or (NARROW if part.error >= EQUAL else "rounding"))
                 + (f"; {found.rounded}" if found.rounded else "")
             )
             if note not in report.notes:
@@ -184,11 +200,16 @@ def _collect(search: Search, report: Report) -> None:
             old.count += 1
             old.error = max(old.error, part.error)
             old.cause = old.cause or part.cause
-    report.gradients = unpaired_gradients(search)[0]
+    report.gradients = list(search.parameters or dict.fromkeys(search.unpaired_gradients()[0]))
     report.paired = sum(search.recording.values[k].tells for k in search.torch_pairs)
     report.values = sum(v.tells for v in search.recording.values)
     _add_notes(search, report)
     report.rows = _rows(search, torch_parts, jax_parts)
+
+
+def _place_of(found: Found) -> float:
+    """Returns a key that puts parts in the order of execution in JAX."""
+    return found.jax.index if found.jax else math.inf
 
 
 def _is_at(old: Part, new: Part) -> bool:
@@ -212,12 +233,14 @@ def _add_notes(search: Search, report: Report) -> None:
     for op, count in search.tape.narrow.items():
         report.notes.append(f"JAX's {op} has no float64 here and ran as it is ({count} times)")
     for side, random in (("torch", search.recording.random), ("JAX", search.tape.random)):
+        switch = "model.eval()" if side == "torch" else "deterministic=True"
         for line in random:
-            report.warnings.insert(
-                0,
-                f"{side} draws random numbers at {line.source}: dropout is on, switch it off "
-                f"({'model.eval()' if side == 'torch' else 'deterministic=True'}) for a comparison",
-            )
+            text = f"{side} draws random numbers at {line.source}: "
+            if line in search.dropout:
+                text += f"dropout is on, switch it off ({switch}) for a comparison"
+            else:
+                text += "the other side has others; give both the same numbers as an input"
+            report.warnings.insert(0, text)
     if report.parts and not search.is_joined:
         report.notes.append(
             "behind the last part the two could not be joined again: mend the parts above and "

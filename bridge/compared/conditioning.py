@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bridge.compared.axes import error_of, in_order, order_of
+from bridge.compared.axes import in_order, order_of
 from bridge.compared.tape import Tape, printed
 from bridge.compared.values import EQUAL, Value
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 LARGE = 100.0  # two decimal digits are lost
 ROUNDING = 1e-15  # of each of the two terms, in float64
+FLOAT32 = 2.0**-22  # of a number: two roundings of float32
 NEAR = 8  # operands of roundings that are looked at for one wrong value
+DEAD = 48  # dead values that are looked at for such an operand
+TRIES = 3  # arrays of torch for one of JAX, and times that one wrong value is tried
 
 
 def cancelled(search: Search) -> list[str]:
@@ -64,42 +67,71 @@ def cancellation(values: Sequence[Value], value: Value) -> float:
 
 
 def rounded_alike(search: Search) -> str:
-    """Lets JAX round torch's numbers in place of its own, if its first wrong value is right then.
+    """Lets JAX round torch's numbers in place of its own, if a wrong value is right then.
 
-    The two differ by float64's rounding only, so neither side is wrong.
+    The numbers differ by rounding only, so neither side is wrong. Numbers that lie exactly on a
+    boundary on both sides stay as they are: there the two must agree.
 
     Returns:
       A sentence about the line that rounds; an empty one if this is not the reason.
     """
-    first = search.first_dead()
-    if first is None or first.index not in search.tape.maker:
-        return ""
     tape, replay = search.tape, search.replay
-    dead, bypassed, lines = set(search.torch_dead), dict(replay.bypassed), []
+    found = ((tape.values[k], _roundings(tape, tape.values[k])) for k in search.jax_dead[:DEAD])
+    target, roundings = next((pair for pair in found if pair[1]), (None, []))
+    if target is None or search.tried.get(target.index, 0) == TRIES:
+        return ""
+    search.tried[target.index] = search.tried.get(target.index, 0) + 1
+    bypassed, line = dict(replay.bypassed), ""
     with tape.wide():
-        for place, operand in _roundings(tape, first):
-            partner = search.jax_pairs.get(operand, -1)
-            if partner < 0 or (place, operand) in bypassed or operand in search.joined:
+        for place, operand in roundings:
+            if (place, operand) in bypassed:
                 continue
             got = np.asarray(replay.value(operand), np.float64)
-            array = search.torch_side.record([partner])[0].arrays[partner]
-            order = order_of(array, got)
-            if order is None or error_of(in_order(array, order, got.shape), got) > 10 * EQUAL:
-                continue
-            replay.bypassed[place, operand] = in_order(array, order, got.shape)
-            line = tape.values[tape.steps[place].outputs[0]].place
-            lines.append(line.source if line else "")
-            new = printed(_run_to(search, place, first.index))
-            right = None if new is None else search.torch_table.partner(new)
-            if right is not None and right.index in dead:
-                replay.run(min(place for place, _ in replay.bypassed.keys() - bypassed.keys()))
-                return (
-                    f"{lines[-1]} rounds or compares numbers that lie on a boundary: in float64 "
-                    "the two models leave some on different sides, in float32 either may"
-                )
+            for array in _torch_operands(search, operand):
+                expected = _where_close(array, got)
+                if expected is None or np.array_equal(expected, got, equal_nan=True):
+                    continue
+                replay.bypassed[place, operand] = expected
+                made = tape.values[tape.steps[place].outputs[0]].place
+                line = made.source if made else ""
+                new = printed(_run_to(search, place, target.index))
+                right = None if new is None else search.torch_table.partner(new)
+                if right is not None and right.index in set(search.torch_dead):
+                    replay.run(min(place for place, _ in replay.bypassed.keys() - bypassed.keys()))
+                    return (
+                        f"{line} rounds or compares numbers that lie on a boundary: in float64 the "
+                        "two models leave some on different sides, in float32 either may"
+                    )
         replay.bypassed.clear()
         replay.bypassed.update(bypassed)
     return ""
+
+
+def _torch_operands(search: Search, operand: int) -> list[np.ndarray]:
+    """Returns arrays that torch rounds, of the shape of a value of JAX, its partner first."""
+    values, own = search.recording.values, search.tape.values[operand].printed
+    assert own is not None
+    partner = search.jax_pairs.get(operand, -1)
+    rounded = {k: None for value in values if not value.tells for k in value.parents}
+    fitting = [
+        k
+        for k in rounded
+        for other in [values[k].printed]
+        if values[k].tells and other is not None and other.shape == own.shape
+    ]
+    fitting.sort(key=lambda k: (k != partner, values[k].printed.distance(own)))  # type: ignore[union-attr]
+    return [search.replay.held.get(k, fitting[:TRIES]) for k in fitting[:TRIES]]
+
+
+def _where_close(array: np.ndarray, got: np.ndarray) -> np.ndarray | None:
+    """Returns an array of torch in JAX's arrangement, and JAX's own numbers where they are far."""
+    order = order_of(array, got)
+    if order is None:
+        return None
+    expected = in_order(array, order, got.shape)
+    with np.errstate(invalid="ignore"):
+        is_close = np.abs(expected - got) <= FLOAT32 * np.abs(got)
+    return np.where(is_close, expected, got)
 
 
 def _run_to(search: Search, place: int, index: int) -> np.ndarray:
@@ -131,7 +163,7 @@ def _roundings(tape: Tape, value: Value) -> list[tuple[int, int]]:
 
 
 def rounded_behind(search: Search, first: Value) -> tuple[set[int], str]:
-    """Returns the values that depend on a value of JAX by other ways than through a rounding.
+    """Returns the values between one of JAX and the outputs on ways without a rounding.
 
     Returns:
       Their indices, and a sentence about the first line that rounds.
@@ -144,4 +176,11 @@ def rounded_behind(search: Search, first: Value) -> tuple[set[int], str]:
             smooth.add(value.index)
         elif not line and value.place is not None:
             line = value.place.source
-    return smooth, f"{line} rounds or compares it, and some numbers lie on a boundary there"
+    before = set(search.tape.outputs)
+    for value in reversed(search.tape.values):
+        if value.index in before and value.tells:
+            before.update(value.parents)
+    return (
+        smooth & before,
+        f"{line} rounds or compares it, and some numbers lie on a boundary there",
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -46,26 +48,25 @@ class JaxSide:
           ValueError: the function cannot be traced.
         """
         with jax.enable_x64(self.is_wide):
-            try:
-                return self._record(traced=_is_inexact)
-            except _NOT_TRACED:
-                pass  # it may only read numbers of its parameters that NumPy holds
-            try:
-                return self._record(traced=_is_device_array)
-            except _NOT_TRACED as error:
-                first = error
-            # Or those of an array that depends on no argument, such as a table of positions.
-            why = f"{_line_of(first)} it reads the numbers of an array ({type(first).__name__})"
-            try:
-                with jax.ensure_compile_time_eval():
-                    found = self._record(traced=_is_device_array)
-            except _NOT_TRACED as error:
-                raise ValueError(
-                    f"jax_function cannot be traced: {why}; compare takes functions that "
-                    "jax.make_jaxpr takes"
-                ) from error
-            self.notes.append(f"JAX's constants are computed before the run: {why}")
-            return found
+            # It may read numbers of its parameters, if NumPy holds them, or numbers that depend on
+            # no argument, such as the largest position.
+            why = ""
+            for is_folded, traced in itertools.product(
+                (False, True), (_is_inexact, _is_device_array)
+            ):
+                try:
+                    with jax.ensure_compile_time_eval() if is_folded else contextlib.nullcontext():
+                        found = self._record(traced)
+                    if is_folded:
+                        self.notes.append(f"JAX's constants are computed before the run: {why}")
+                    return found
+                except _NOT_TRACED as error:
+                    name = type(error).__name__
+                    why = why or f"{_line_of(error)} it reads the numbers of an array ({name})"
+            raise ValueError(
+                f"jax_function cannot be traced: {why}; compare takes functions that "
+                "jax.make_jaxpr takes"
+            )
 
     def _record(self, traced: Any) -> tuple[Tape, Any, list[int]]:
         arrays, fixed = {}, {}

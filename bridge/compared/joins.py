@@ -10,6 +10,7 @@ from bridge.compared.axes import in_order, order_of, other_orders
 from bridge.compared.found import Join
 from bridge.compared.held import Held
 from bridge.compared.pairs import Pairs
+from bridge.compared.parameters import is_beyond
 from bridge.compared.replay import Replay
 from bridge.compared.values import Value, frontier, unmoved
 
@@ -48,7 +49,7 @@ class Joins:
         options = {j: self._options(jax[j]) for j in row}
         row = [j for j in row if options[j]]
         if not row:
-            return None
+            return self._of_outputs(first)
         place = tape.maker[row[0]]
         with tape.wide():
             arrays = self.replay.before(place)
@@ -75,7 +76,9 @@ class Joins:
                         user = before.get(j, first.index)
                         join = Join(t, j, expected, got, order, is_missing, is_turned, user)
                         is_sure = not (is_turned or is_missing) and _is_close(expected, got)
-                        if is_sure or self._agrees(place, arrays, join):
+                        if is_sure or (
+                            not is_beyond(self.pairs, t, j) and self._agrees(place, arrays, join)
+                        ):
                             return join
         return self._of_outputs(first)
 
@@ -84,25 +87,23 @@ class Joins:
         tape, recording = self.pairs.tape, self.pairs.recording
         pairs = list(zip(tape.outputs, recording.outputs, strict=True))
         pairs += [(j, t) for j in self.pairs.states for t in recording.buffers]
-        pairs += [
-            (j, recording.gradients[name])
-            for name, j in tape.gradients.items()
-            if name in recording.gradients
-        ]
-        for j, t in pairs:
+        wrong = self.pairs.wrong_gradients()
+        for j, t in [*pairs, *wrong]:
             below = {first.index}
             for value in tape.values[first.index + 1 : j + 1]:
                 if not below.isdisjoint(value.parents):
                     below.add(value.index)
             a, b = tape.values[j].printed, recording.values[t].printed
-            if j not in below or a is None or b is None or a.shape != b.shape or a.matches(b):
+            if j not in below or a is None or b is None or a.shape != b.shape:
+                continue
+            if a.matches(b) and (j, t) not in wrong:
                 continue
             if j in self.pairs.joined or j not in self.pairs.jax_dead:
                 continue
             with tape.wide():
                 got = _numpy(self.replay.value(j))
             array = self.held.get(t)
-            order = order_of(array, got)
+            order = wrong.get((j, t)) or order_of(array, got)
             if order is not None:
                 expected = in_order(array, order, got.shape)
                 value = recording.values[t]
@@ -129,7 +130,8 @@ class Joins:
         for k in self.pairs.torch_dead:
             other = self.pairs.recording.values[k]
             assert other.printed is not None
-            if other.printed.shape != value.printed.shape:
+            # Equal ones are no pair where each is the wrong gradient of another parameter.
+            if other.printed.shape != value.printed.shape or other.printed.matches(value.printed):
                 continue
             if any(
                 o.printed
@@ -179,8 +181,13 @@ class Joins:
 
 
 def _is_close(expected: np.ndarray, got: np.ndarray) -> bool:
+    with np.errstate(invalid="ignore"):  # two infinities
+        difference = (expected - got).ravel()
     scale = float(np.linalg.norm(expected.ravel()))
-    return float(np.linalg.norm((expected - got).ravel())) <= CLOSE * scale
+    if not np.isfinite(scale):
+        scale = float(np.linalg.norm(expected[np.isfinite(expected)]))
+        difference = difference[~np.isnan(difference)]
+    return float(np.linalg.norm(difference)) <= CLOSE * scale
 
 
 def _numpy(array: Any) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bridge.compared.found import Found, Join
 from bridge.compared.pairs import Pairs
@@ -25,17 +25,36 @@ def alike(pairs: Pairs, join: Join) -> list[tuple[Value, int]]:
         if other.key == step.key and other.outputs[slot] in dead_jax:
             theirs.append(other.outputs[slot])
     t = join.torch
+    ranks = _ranks(pairs.recording.values, t)
     ours = [
         value
         for value in pairs.recording.values[t.index + 1 :]
-        if value.index in dead_torch
-        and (value.op, value.name, value.shape, value.kind) == (t.op, t.name, t.shape, t.kind)
-        and value.place.kind == t.place.kind
+        if value.index in dead_torch and value.index in ranks
     ]
     if len(ours) != len(theirs):
         ours = [value for value in ours if value.place.line == t.place.line]
-    sizes = {jax[j].shape for j in theirs}
-    return list(zip(ours, theirs, strict=True)) if len(ours) == len(theirs) and sizes else []
+    if len(ours) != len(theirs):
+        return []
+    # One line may make several values of a shape: those of another layer have the same rank.
+    both = zip(ours, theirs, strict=True)
+    return [(value, j) for value, j in both if ranks[value.index] == ranks[t.index]]
+
+
+def _ranks(values: Sequence[Value], t: Value) -> dict[int, int]:
+    """Returns the values that were made as one was, each with its rank among those of its module.
+
+    All have rank 0 if there is one module only.
+    """
+    counts: dict[str, int] = {}
+    ranks = {}
+    for value in values:
+        is_made_alike = (value.op, value.name, value.shape, value.kind) == (
+            t.op, t.name, t.shape, t.kind,
+        )  # fmt: skip
+        if is_made_alike and value.place.kind == t.place.kind:
+            ranks[value.index] = counts.get(value.place.module, 0)
+            counts[value.place.module] = ranks[value.index] + 1
+    return ranks if len(counts) > 1 else dict.fromkeys(ranks, 0)
 
 
 def again_found(

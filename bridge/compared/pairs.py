@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bridge.compared.gradient_pairs import GradientPairs
 from bridge.compared.jax_run import COTANGENT, JaxSide
 from bridge.compared.recorder import Recording
 from bridge.compared.tape import Tape
 from bridge.compared.torch_run import TorchSide
-from bridge.compared.values import Table, dead, made_of, paired
+from bridge.compared.values import Table, dead, paired
 
 
 @dataclass
@@ -36,6 +37,8 @@ class Pairs:
         self.joined: dict[int, int] = {}  # of JAX's values, those that torch's took the place of
         self.settled_jax: set[int] = set()
         self.settled_torch: set[int] = set()
+        self.parameters: dict[str, None] = {}  # those whose gradient differs, in torch's order
+        self._gradients = GradientPairs(self.recording, self.tape)
         self._backward: set[int] = set()
         for value in self.tape.values:
             if value.name == COTANGENT or not self._backward.isdisjoint(value.parents):
@@ -51,14 +54,17 @@ class Pairs:
         wrong = self.wrong_outputs()
         wrong_torch = [self.recording.outputs[k] for k in wrong]
         wrong_jax = [self.tape.outputs[k] for k in wrong]
-        wrong_torch += [k for k in self.recording.buffers if k not in self.torch_pairs]
+        wrong_torch += [
+            k for k in self.recording.buffers if torch[k].tells and k not in self.torch_pairs
+        ]
         # A cache that JAX writes has no buffer in torch: states of a wrong buffer's shape count.
         shapes = {torch[k].shape for k in wrong_torch if k in self.recording.buffers}
         wrong_jax += [k for k in self.states if k not in self.jax_pairs and jax[k].shape in shapes]
         # Parts of the forward pass come first: they make all gradients wrong.
         is_forward = bool(wrong_torch or wrong_jax)
         if not is_forward:
-            ours, theirs = unpaired_gradients(self)
+            ours, theirs = self.unpaired_gradients()
+            self.parameters.update(dict.fromkeys(self._gradients.far(ours)))
             wrong_torch += [self.recording.gradients[name] for name in ours]
             wrong_jax += [self.tape.gradients[name] for name in theirs]
         for wrong_ones, pairs, values in (
@@ -74,11 +80,19 @@ class Pairs:
             # A gradient that is right says nothing about the value that it belongs to.
             jax_pairs -= self._backward
             torch_pairs = {k for k in torch_pairs if k < self.recording.forward}
-        self.jax_dead = dead(jax, jax_pairs, wrong_jax, self.settled_jax)
+        self.jax_dead = dead(jax, jax_pairs, wrong_jax, self.settled_jax, self.joined)
         self.torch_dead = dead(torch, torch_pairs, wrong_torch, self.settled_torch)
         if not is_forward:
             # What the forward pass keeps for the backward pass is no part: torch has none of it.
             self.jax_dead = [k for k in self.jax_dead if k in self._backward]
+
+    def unpaired_gradients(self) -> tuple[list[str], list[str]]:
+        """Returns the parameters of torch and of JAX whose gradient the other side lacks."""
+        return self._gradients.unpaired(self.torch_pairs, self.jax_pairs)
+
+    def wrong_gradients(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """Returns JAX's and torch's value of each wrong gradient, with the order of its axes."""
+        return self._gradients.wrong(self.unpaired_gradients()[0])
 
     def wrong_outputs(self) -> list[int]:
         """Returns the numbers of the outputs that differ."""
@@ -88,29 +102,3 @@ class Pairs:
             if a is not None and b is not None and not a.matches(b) and j not in self.joined:
                 wrong.append(k)
         return wrong
-
-
-def unpaired_gradients(pairs: Pairs) -> tuple[list[str], list[str]]:
-    """Returns the parameters of torch and of JAX whose gradient the other side does not have.
-
-    The gradient of a weight that one side holds in pieces is made of those of the pieces.
-    """
-    torch, jax = pairs.recording.values, pairs.tape.values
-    ours = {
-        name: torch[k].printed
-        for name, k in pairs.recording.gradients.items()
-        if torch[k].tells and k not in pairs.torch_pairs
-    }
-    theirs = {
-        name: jax[k].printed
-        for name, k in pairs.tape.gradients.items()
-        if jax[k].tells and k not in pairs.jax_pairs
-    }
-    for whole, parts in ((ours, theirs), (theirs, ours)):
-        for name in list(whole):
-            pieces = made_of(whole[name], parts)
-            if pieces:
-                del whole[name]
-                for piece in pieces:
-                    del parts[piece]
-    return list(ours), list(theirs)

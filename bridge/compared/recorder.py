@@ -22,7 +22,10 @@ from bridge.compared.values import Value, fingerprint
 VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias", "permute", "transpose", "t",
          "unsqueeze", "squeeze", "alias", "detach", "clone", "contiguous", "flatten", "_to_copy",
          "lift_fresh", "lift_fresh_copy", "copy", "copy_", "flip"}  # fmt: skip
-RANDOM = {"bernoulli", "bernoulli_", "native_dropout", "rand_like", "rand", "randn", "uniform_"}
+RANDOM = {"bernoulli", "bernoulli_", "native_dropout", "_fused_dropout", "rand", "rand_like",
+          "randn", "randn_like", "uniform", "uniform_", "normal", "normal_", "normal_functional",
+          "exponential", "exponential_", "randint", "randint_like", "random", "random_", "randperm",
+          "multinomial", "rrelu_with_noise"}  # fmt: skip
 _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 

@@ -111,6 +111,8 @@ class Report:
     @property
     def agreement(self) -> str:
         """The result of a comparison without parts as a sentence."""
+        if self.gradients:
+            return "The outputs are the same, but not the gradients"
         where = " in float64, but not in their own dtype" if self.tokens else ""
         return f"The models are the same{where}"
 

@@ -15,9 +15,12 @@ from bridge.compared.jax_run import JaxSide
 from bridge.compared.joins import AHEAD, Joins
 from bridge.compared.layers import again_found, alike
 from bridge.compared.pairs import Pairs
+from bridge.compared.randomness import lines_of_dropout
+from bridge.compared.recorder import RANDOM as RANDOM_OPS
 from bridge.compared.replay import Replay
+from bridge.compared.tape import RANDOM as RANDOM_EQUATIONS
 from bridge.compared.torch_run import TorchSide
-from bridge.compared.values import Value, between, frontier, unmoved
+from bridge.compared.values import Value, between, frontier, is_piece, unmoved
 
 MOST = 400  # parts
 
@@ -29,24 +32,35 @@ class Search(Pairs):
     Attributes:
       found: the parts.
       is_joined: both sides met again behind each of them.
+      dropout: the lines that draw random numbers for dropout.
       boundaries: sentences about numbers that rounding leaves on another side of a boundary.
+      tried: how often a wrong value was tried with numbers on the other side.
     """
 
     found: list[Found] = field(default_factory=list)
     is_joined: bool = True
     boundaries: list[str] = field(default_factory=list)
+    tried: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         # An eighth is left for the arrays that a run has in use.
         eighth = budget(self.recording.values) / 8
         tried, replaced = (Held(self.torch_side, self.recording, 3 * eighth) for _ in range(2))
+        here, there = self.recording, self.tape
+        self.dropout = lines_of_dropout(here.values, RANDOM_OPS, here.random)
+        self.dropout |= lines_of_dropout(there.values, RANDOM_EQUATIONS, there.random)
         self.replay = Replay(self.tape, replaced, eighth)
         self._joins = Joins(self, self.replay, tried)
 
     def run(self) -> None:
         """Finds all parts."""
         while True:
+            boundary = rounded_alike(self)
+            if boundary:
+                self.boundaries += [boundary] if boundary not in self.boundaries else []
+                self.pair()
+                continue
             choices = wrong_choices(self)
             if choices:
                 self.found += choices
@@ -55,11 +69,6 @@ class Search(Pairs):
             if not (self.jax_dead or self.torch_dead):
                 self.found += self._wrong_tokens()
                 return
-            boundary = rounded_alike(self)
-            if boundary:
-                self.boundaries += [boundary] if boundary not in self.boundaries else []
-                self.pair()
-                continue
             found, *repeated = self.next()
             again = any(
                 old.jax_join is found.jax_join and old.torch_join is found.torch_join
@@ -94,13 +103,15 @@ class Search(Pairs):
         """Finds the first part that is left and goes on with torch's value behind it."""
         jax, torch = self.tape.values, self.recording.values
         if not self.jax_dead:
-            return [Found(torch[self.torch_dead[0]], None)]
+            return [self._without_jax(torch[self.torch_dead[0]])]
         first = self.first_dead()
         assert first is not None
         join = self._joins.find(first)
         if join is None:
             return [Found(torch[self.torch_dead[0]] if self.torch_dead else None, first)]
         t, j = join.torch, jax[join.jax]
+        if not join.is_turned and not join.is_missing:
+            first = self._first_behind(j, first)
         if join.is_turned:
             found = Found(unmoved(torch, t), unmoved(jax, j), t, j, join.expected, join.got)
         else:
@@ -111,18 +122,33 @@ class Search(Pairs):
         found.numbers = cause_of_numbers(found)
         found.expected = found.got = None  # no arrays are kept
         before = {k: jax[k].printed for k in self.jax_dead}
+        ends = [*self.tape.outputs, *self.states, *self.tape.gradients.values()]
+        outputs = [jax[k].printed for k in ends]
         again = self._replace(join, first)
         for ours, theirs in [(t, j.index), *again]:
             span = max(t.index - found.torch.index, 0) if found.torch else 0
             self.settled_torch |= between(torch, ours.index, span)
             self.settled_jax |= between(jax, theirs, max(j.index - first.index, 0))
+        if outputs == [jax[k].printed for k in ends] and any(jax[k].tells for k in ends):
+            found.error = 0.0  # no output depends on the numbers that differ
+            return [found]
         found.error = error_of(join.expected, join.got)
         effect = self._effect(before)
         if found.error < SMALL <= effect:
-            smooth, found.rounded = rounded_behind(self, first)
+            smooth, rounded = rounded_behind(self, first)
             effect = self._effect({k: old for k, old in before.items() if k in smooth})
+            found.rounded = rounded if effect < SMALL else ""
         found.error = max(found.error, effect)
         return [found, *again_found(found, again, self, self.replay.errors)]
+
+    def _without_jax(self, first: Value) -> Found:
+        """Returns a part of which JAX has no value that tells, such as a gradient of zeros."""
+        for j, t in self.wrong_gradients():
+            ours, theirs = self.recording.values[t].printed, self.tape.values[j].printed
+            line = self.tape.values[j].place
+            if t in self.torch_dead and line is not None and ours and theirs:
+                return Found(first, self.tape.values[j], error=ours.distance(theirs))
+        return Found(first, None)
 
     def _effect(self, before: dict[int, Any]) -> float:
         """Returns how far the next values were off that are right now, by their fingerprints."""
@@ -144,6 +170,23 @@ class Search(Pairs):
             if k in behind:
                 behind.update(values[k].parents)
         return next((values[k] for k in self.torch_dead if k in behind), value)
+
+    def _first_behind(self, joined: Value, first: Value) -> Value:
+        """Returns the first dead value of JAX that a joined one was computed from.
+
+        A slice of a value of an earlier part stands for that value.
+        """
+        values, dead = self.tape.values, set(self.jax_dead)
+        behind = between(values, joined.index, joined.index - first.index)
+        start = first.index if first.index in behind else min(behind & dead, default=first.index)
+        while values[start].parents:
+            whole = values[values[start].parents[0]]
+            is_earlier = whole.index in self.settled_jax and whole.index not in self.joined
+            is_taken = values[start].kind == "move" or is_piece(values[start], whole)
+            if not (is_earlier and is_taken):
+                break
+            start = whole.index
+        return values[start]
 
     def _replace(self, join: Join, first: Value) -> list[tuple[Value, int]]:
         """Puts torch's value in place of JAX's, and of those made alike in other layers.
@@ -181,9 +224,8 @@ class Search(Pairs):
         )
 
 
-def begin(torch_side: TorchSide, jax_side: JaxSide, cotangents: Any = None) -> Search:
+def begin(torch_side: TorchSide, jax_side: JaxSide) -> Search:
     """Records both runs and pairs their values."""
-    torch_side.cotangents = jax_side.cotangents = cotangents
     recording, _ = torch_side.record()
     tape, _, states = jax_side.record()
     return Search(torch_side, jax_side, recording, tape, states)

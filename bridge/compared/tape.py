@@ -87,7 +87,9 @@ def record(
     consts = [recorder.leaf(const, "") for const in closed.consts]
     inputs = [recorder.leaf(array, name) for array, name in zip(arguments, names, strict=True)]
     results = recorder.run(closed.jaxpr, consts, inputs)
-    tape.outputs = [index for index, _ in results]
+    # A constant that the function returns is no value yet.
+    held = [pair if pair[0] >= 0 else recorder.leaf(pair[1], "") for pair in results]
+    tape.outputs = [index for index, _ in held]
     return tape, [array for _, array in results]
 
 
@@ -129,7 +131,10 @@ class _Recorder:
     def _read(self, env: dict[Any, _Held], var: Any) -> _Held:
         if isinstance(var, core.Literal):
             dtype = getattr(var.aval, "dtype", None)
-            return -1, np.array(var.val, dtype) if isinstance(dtype, np.dtype) else var.val
+            if not isinstance(dtype, np.dtype):
+                return -1, var.val
+            array = np.array(var.val, dtype)
+            return -1, _as_written(array) if self.tape.is_wide and dtype == np.float32 else array
         return env[var]
 
     def _equation(self, eqn: Any, held: list[_Held]) -> list[_Held]:
@@ -263,6 +268,11 @@ class _Recorder:
         key = (op, line, tuple(tape.values[index].shape for index in outputs))
         tape.steps.append(Step(call, inputs, tuple(outputs), key))
         return list(zip(outputs, arrays, strict=True))
+
+
+def _as_written(literal: np.ndarray) -> np.ndarray:
+    """Returns the shortest decimal number that rounds to a float32: 1e-6 for float32(1e-6)."""
+    return np.array(float(str(literal[()])))
 
 
 def _with_literals(

@@ -15,7 +15,10 @@ import numpy as np
 
 EQUAL = 1e-10  # of the scale: two orders of summation in float64 stay below it
 BLOCK = 1 << 16  # elements that are summed while they lie in a cache
-Axis = tuple[int, float, float]
+Axis = tuple[int, float, float, int]
+# Operations that take numbers out of an operand.
+SELECTIONS = {"slice", "split", "dynamic_slice", "gather", "split_with_sizes", "select", "unbind",
+              "narrow", "index_select", "index"}  # fmt: skip
 Fingerprint = tuple[float, float, float, float, float]  # Σx, Σx², Σ|x|, maximum, minimum
 
 
@@ -27,8 +30,8 @@ class Print:
       size: the number of elements.
       sums: Σx, Σx², Σ|x|, maximum and minimum.
       shape: the sizes of the axes in increasing order, without those of one element.
-      axes: for each of them its size, Σ(marginal sum)² and Σ(weight × marginal sum), sorted: they
-        tell two ways to split an axis apart, and two orders of the rows along it.
+      axes: for each of them its size, Σ(marginal sum)², Σ(weight × marginal sum), and its place,
+        sorted: they tell two ways to split an axis apart, and two orders of the rows along it.
       is_plain: the value says nothing: a constant, whole numbers such as positions, or a mask.
       is_whole: the array is of integers.
     """
@@ -69,7 +72,7 @@ class Print:
         """True if the axes of two arrays of the same numbers and sizes have the same marginals."""
         # Rounding may sort two axes of one size in another order.
         return any(
-            all(self._is_axis(a, b, tolerance) for a, b in zip(self.axes, order, strict=True))
+            all(self.has_axis(a, b, tolerance) for a, b in zip(self.axes, order, strict=True))
             for order in itertools.permutations(other.axes)
         )
 
@@ -84,15 +87,16 @@ class Print:
                 axes
                 for count in range(1, len(many) + 1)
                 for axes in itertools.combinations(many, count)
-                if math.prod(n for n, _, _ in axes) == axis[0]
+                if math.prod(n for n, *_ in axes) == axis[0]
             ]
             if whole and all(
-                len(axes) == 1 and not self._is_axis(axis, axes[0], tolerance) for axes in whole
+                len(axes) == 1 and not self.has_axis(axis, axes[0], tolerance) for axes in whole
             ):
                 return False
         return True
 
-    def _is_axis(self, a: Axis, b: Axis, tolerance: float) -> bool:
+    def has_axis(self, a: Axis, b: Axis, tolerance: float = EQUAL) -> bool:
+        """True if an axis has the marginals of another one."""
         bound = 4 * tolerance * self.size / a[0] * self.sums[1]
         return (
             a[0] == b[0]
@@ -137,22 +141,30 @@ def fingerprint(array: np.ndarray) -> Print:
         # So do masks of a large finite number, which would hide the scores beside it.
         x = np.where(x < low / 10, 0.0, x)
         high, low = float(x.max()), float(x.min())
-    x = _in_memory_order(x)
+    x, places = _in_memory_order(x)
     total, squares, absolute = _sums(x.reshape(-1))
     plain = (high == low and x.size > 1) or (
         total % 1 == 0 and absolute % 1 == 0 and squares % 1 == 0
     )
-    axes = [] if plain and not is_whole else [_axis(sums) for sums in _marginals(x)]
+    axes = []
+    if is_whole or not plain:
+        axes = [
+            (*_axis(sums), place)
+            for sums, place in zip(_marginals(x), reversed(places), strict=True)
+        ]
     sums_ = (total, squares, absolute, high, low)
     return Print(x.size, sums_, shape, tuple(sorted(axes)), plain or is_whole, is_whole)
 
 
-def _in_memory_order(x: np.ndarray) -> np.ndarray:
-    """Returns an array with the axes that lie closest in memory last, none of one element."""
+def _in_memory_order(x: np.ndarray) -> tuple[np.ndarray, list[int]]:
+    """Returns an array with the axes that lie closest in memory last, and their old places.
+
+    Axes of one element are left out.
+    """
     order = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
-    return np.ascontiguousarray(x.transpose(order)).reshape(
-        [x.shape[k] for k in order if x.shape[k] != 1]
-    )
+    places = [k for k in order if x.shape[k] != 1]
+    moved = np.ascontiguousarray(x.transpose(order))
+    return moved.reshape([x.shape[k] for k in places]), places
 
 
 def _sums(flat: np.ndarray) -> tuple[float, float, float]:
@@ -180,7 +192,7 @@ def _marginals(x: np.ndarray) -> Iterator[np.ndarray]:
         yield x
 
 
-def _axis(sums: np.ndarray) -> Axis:
+def _axis(sums: np.ndarray) -> tuple[int, float, float]:
     squares, weighted = (
         np.einsum("i,i->", sums, sums),
         np.einsum("i,i->", sums, _weights(sums.size)),
@@ -298,7 +310,11 @@ def paired(values: Sequence[Value], table: Table) -> dict[int, int]:
 
 
 def dead(
-    values: Sequence[Value], pairs: Iterable[int], wrong: Iterable[int], settled: set[int]
+    values: Sequence[Value],
+    pairs: Iterable[int],
+    wrong: Iterable[int],
+    settled: set[int],
+    replaced: Container[int] = (),
 ) -> list[int]:
     """Returns the values that are not paired, nor is anything computed from them, in order.
 
@@ -308,12 +324,21 @@ def dead(
       wrong: wrong outputs. Only values count from which one of them was computed.
       settled: values of earlier parts, and those that took the place of others. A settled value
         says nothing about the values that it was computed from.
+      replaced: values that others took the place of. They depend on nothing any more.
     """
     alive, behind = set(pairs), set(wrong)
+    pieces: dict[int, bool] = {}  # True for values of which all pieces are alive
     for value in reversed(values):
-        if value.index in alive and value.index not in settled:
-            alive.update(value.parents)
-        if value.index in behind:
+        if pieces.get(value.index):
+            alive.add(value.index)
+        is_alive = value.index in alive and value.index not in settled
+        for parent in value.parents:
+            if is_piece(value, values[parent]):
+                is_right = is_alive or value.index not in behind
+                pieces[parent] = pieces.get(parent, True) and is_right
+            elif is_alive:
+                alive.add(parent)
+        if value.index in behind and value.index not in replaced:
             behind.update(value.parents)
     return [
         value.index
@@ -324,6 +349,12 @@ def dead(
         and value.tells
         and value.kind != "leaf"
     ]
+
+
+def is_piece(value: Value, whole: Value) -> bool:
+    """True for a value that holds some of the numbers of another one and no others."""
+    a, b = value.printed, whole.printed
+    return value.op in SELECTIONS and a is not None and b is not None and a.size < b.size
 
 
 def frontier(values: Sequence[Value], deads: Sequence[int], joined: Container[int]) -> list[int]:
@@ -375,9 +406,17 @@ def made_of(whole: Print | None, pieces: Mapping[str, Print | None]) -> tuple[st
             found = [fitting[name] for name in names]
             if sum(p.size for p in found) != whole.size:
                 continue
-            sums = [math.fsum(p.sums[k] for p in found) for k in range(3)]
-            high, low = max(p.sums[3] for p in found), min(p.sums[4] for p in found)
-            both = (sums[0], sums[1], sums[2], high, low)
-            if whole.equals(Print(whole.size, both, (), (), False)):
+            both = total(found)
+            if both is not None and whole.equals(both):
                 return names
     return ()
+
+
+def total(prints: Sequence[Print]) -> Print | None:
+    """Returns the fingerprint of the numbers of several arrays in one, None without an array."""
+    if not prints:
+        return None
+    sums = [math.fsum(p.sums[k] for p in prints) for k in range(3)]
+    high, low = max(p.sums[3] for p in prints), min(p.sums[4] for p in prints)
+    size = sum(p.size for p in prints)
+    return Print(size, (sums[0], sums[1], sums[2], high, low), (), (), False)

@@ -73,7 +73,6 @@ def test_the_right_momentum_is_not_accused(momentum: float, form: str) -> None:
 @pytest.mark.parametrize(("momentum", "keep"), [(0.1, 0.1), (0.9, 0.9), (0.1, 0.99)])
 def test_a_wrong_momentum_is_named_at_its_line(momentum: float, keep: float, form: str) -> None:
     report = compared(momentum, keep, form)
-    import tests.compare.test_statistics as here
 
     lines = {int(part.jax.source.rpartition(":")[2]) for part in report.parts}
     assert len(report.parts) == len(lines) == 2, str(report)
