@@ -1,4 +1,4 @@
-"""`python -m bridge`: info, parity, bench, scaling, demo."""
+"""`python -m bridge`: info, parity, compare, bench, scaling, demo."""
 
 import sys
 

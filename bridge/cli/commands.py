@@ -12,12 +12,12 @@ from bridge.cli import machine
 from bridge.cli.errors import CommandError
 
 COMMANDS = {
-    "info": ("bridge.cli.info", "versions, instruction sets, threads, CUDA"),
-    "parity": ("bridge.cli.parity", "torch against JAX, bit for bit, and both against float64"),
-    "compare": ("bridge.cli.compare", "the lines where a JAX port differs from its original"),
-    "bench": ("tools.bench", "speed compared with the frameworks' own ops"),
-    "scaling": ("tools.scaling", "all-gather measured here, modelled to 65,536 devices"),
-    "demo": ("tools.demo.main", "a sentence encoder in torch and JAX, parity, speed, a report"),
+    "info": ("bridge.cli.info", "print versions, instruction sets, threads and CUDA"),
+    "parity": ("bridge.cli.parity", "compare torch's bits with JAX's, and both with float64"),
+    "compare": ("bridge.cli.compare", "name the lines where a JAX port differs from its original"),
+    "bench": ("tools.bench", "measure the speed beside the frameworks' own ops"),
+    "scaling": ("tools.scaling", "measure all-gather here, and model it to 65,536 devices"),
+    "demo": ("tools.demo.main", "run real models in torch and JAX, and write a report"),
 }
 NOT_INSTALLED = "not installed with the library: run it from bridge's source tree, built by `make`"
 SOURCES = Path(__file__).resolve().parents[2]

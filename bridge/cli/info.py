@@ -20,6 +20,17 @@ import bridge
 from bridge import _native
 from bridge.cli import machine
 
+# Words of JSON's keys that the text writes in another way.
+_SPELLED = {
+    "api": "API",
+    "archs": "architectures",
+    "cuda": "CUDA",
+    "ffi": "FFI",
+    "isa": "instruction set",
+    "isas": "instruction sets",
+    "mib": "MiB",
+    "xla": "XLA",
+}
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -42,12 +53,18 @@ def run(options: argparse.Namespace) -> int:
 
 def _lines(section: dict[str, Any], width: int) -> Iterator[str]:
     """Yields a line for each fact, folded if it is too wide."""
-    # Names of environment variables are not changed.
-    names = {key: key if key.isupper() else key.replace("_", " ") for key in section}
+    names = {key: _spelled(key) for key in section}
     most = max(map(len, names.values()))
     for key, value in section.items():
         line = f"  {names[key]:<{most}}  {_text(value)}"
         yield from textwrap.wrap(line, width, subsequent_indent=" " * 6, break_on_hyphens=False)
+
+
+def _spelled(key: str) -> str:
+    """Returns a key in words; packages and environment variables keep their names."""
+    if key.isupper() or key in machine.PACKAGES:
+        return key
+    return " ".join(_SPELLED.get(word, word) for word in key.split("_"))
 
 
 def collect() -> dict[str, dict[str, Any]]:

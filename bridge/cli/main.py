@@ -1,4 +1,4 @@
-"""Fused ops that PyTorch and JAX share: what this build is, whether it is right, how fast."""
+"""Show this build of bridge, check its results, and measure its speed."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Any
 FILES = {"json": "report", "jsonl": "rows", "html": "page", "plot": "plot"}
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _SHARED: dict[str, dict[str, Any]] = {
-    "device": {"choices": ("cpu", "cuda"), "default": "cpu"},
+    "device": {"choices": ("cpu", "cuda"), "default": "cpu", "help": "cpu is the default"},
     "quick": {"action": "store_true"},
     "json": _FILE,
     "jsonl": _FILE | {"help": "write each row as soon as it is known"},

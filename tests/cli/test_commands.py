@@ -107,7 +107,7 @@ def test_info_needs_no_other_package(bare, arguments):
         assert facts["torch"] == facts["jax"] == {"installed": False}
     else:
         assert found.stdout.startswith("bridge ")
-        assert "isa in use" in found.stdout
+        assert "instruction set in use" in found.stdout
 
 
 @pytest.mark.parametrize("command", [["parity"], ["parity", "--help"]], ids=" ".join)

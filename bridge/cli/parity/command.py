@@ -43,15 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all-isas",
         action="store_true",
-        help="repeat under every instruction set, 1 and 2 threads, and in pieces: equal bits",
+        help="also compare with every instruction set, 1 and 2 threads, and a call in pieces",
     )
-    options.add_choice(parser, "ops", EVERYTHING, "OP", "only these")
+    words = "only these families of ops (--forms chooses single ops)"
+    options.add_choice(parser, "ops", EVERYTHING, "OP", words)
     parser.add_argument(
         "--forms",
         nargs="+",
         default=FORMS,
         metavar="FORM",
-        help=f"only these forms of them, without {INVARIANCE} and {BORDER}: {', '.join(FORMS)}",
+        help=f"only these forms, and neither {INVARIANCE} nor {BORDER}: {', '.join(FORMS)}",
     )
 
 

@@ -86,14 +86,14 @@ COLUMNS = {
     "passed": "",
 }
 NOTE = (
-    "≠: elements whose bits differ between torch and JAX, both through bridge; runs ≠: between "
-    "other ways to run. bridge, torch, JAX: the largest error of bridge and of the frameworks' own "
-    "ops against float64, in ULP of the result's dtype (sums: ULP of Σ|v|), or in the arithmetic's "
-    "own rounding, carried through the formula, where it is larger; bound: as a part of the "
-    "allowed error. 2²⁴ ≈ 1.7e+07 (float32), 2¹¹ ≈ 2000 (float16) or 2⁸ = 256 (bfloat16) mean no "
-    "correct digit: a tail that came out as 0. In float64 the reference's own rounding is part of "
-    "every error. The frameworks' own ops are measured on ordinary values alone, bridge on every "
-    "shape and value."
+    "≠ counts the elements whose bits differ between torch and JAX, both through bridge; runs ≠ "
+    "counts those between other ways to run. bridge, torch and JAX are the largest errors of "
+    "bridge and of the frameworks' own ops against float64. The unit is an ULP of the result's "
+    "dtype (of Σ|v| for sums), or the arithmetic's own rounding, carried through the formula, if "
+    "it is larger. bound is the error as a part of the allowed error. An error of 2²⁴ ≈ 1.7e+07 "
+    "(float32), 2¹¹ ≈ 2000 (float16) or 2⁸ = 256 (bfloat16) means no correct digit, such as a tail "
+    "that came out as 0. In float64 the reference's own rounding is part of every error. The "
+    "frameworks' own ops are measured on ordinary values alone, bridge on every shape and value."
 )
 
 
@@ -107,14 +107,15 @@ def by_op(report: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
 # The table for a terminal, which is narrow: a line for each form and dtype.
 SHORT = ("form", "dtype", "≠", "value", "torch", "JAX", "gradients", "torch", "JAX", "bound", "")
 SHORT_NOTE = (
-    "≠: elements whose bits differ, between torch and JAX, both through bridge, or between other "
-    "ways to run. The largest errors of the value and of gradients against float64, for bridge, "
-    "and for torch's and JAX's own ops, in ULP of the result's dtype (sums: ULP of Σ|v|), or in "
-    "the arithmetic's own rounding, carried through the formula, where it is larger. bound: over "
-    "all quantities, as a part of the allowed error. 2²⁴ ≈ 1.7e+07 (float32), 2¹¹ ≈ 2000 (float16) "
-    "or 2⁸ = 256 (bfloat16) mean no correct digit: a tail that came out as 0. The frameworks' own "
-    "ops are measured on ordinary values alone, bridge on every shape and value. --html and --json "
-    "have every quantity by itself."
+    "≠ counts the elements whose bits differ between torch and JAX, both through bridge, or "
+    "between other ways to run. value and gradients are bridge's largest errors against float64; "
+    "torch and JAX beside them are the errors of the frameworks' own ops. The unit is an ULP of "
+    "the result's dtype (of Σ|v| for sums), or the arithmetic's own rounding, carried through the "
+    "formula, if it is larger. bound is the largest error as a part of the allowed error. An error "
+    "of 2²⁴ ≈ 1.7e+07 (float32), 2¹¹ ≈ 2000 (float16) or 2⁸ = 256 (bfloat16) means no correct "
+    "digit, such as a tail that came out as 0. The frameworks' own ops are measured on ordinary "
+    "values alone, bridge on every shape and value. --html and --json have every quantity by "
+    "itself."
 )
 
 
