@@ -10,6 +10,7 @@ import pytest
 import torch
 from jax import lax
 from jax import numpy as jnp
+from torch.autograd.graph import saved_tensors_hooks
 
 from bridge.torch import from_jax
 
@@ -197,6 +198,17 @@ def test_inputs_that_lie_elsewhere_by_the_backward_pass(draw: Any) -> None:
         storage.resize_(0)
     with pytest.raises(ValueError, match="from_jax: a tensor saved for backward: "):
         y.sum().backward()
+
+
+def test_inputs_that_a_hook_has_copied_may_be_written() -> None:
+    """A hook that leaves small tensors alone, as in offloading, keeps the residuals' token."""
+    f, x = from_jax(lambda x: x**3), torch.full((64,), 3.0, requires_grad=True)
+    with saved_tensors_hooks(lambda t: t.clone() if t.numel() > 9 else t, lambda t: t):
+        y = f(x)
+    with torch.no_grad():
+        x.mul_(10)
+    y.sum().backward()
+    assert x.grad.tolist() == [27] * 64
 
 
 def test_gradients_after_a_search_for_nan_has_raised(draw: Any) -> None:

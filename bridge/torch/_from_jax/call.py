@@ -143,25 +143,29 @@ class _Kept:
     saved tensors has replaced that tensor (offloading), there is no object, and the backward pass
     runs the forward pass again.
 
-    A residual in a saved tensor's storage is read again from the tensor if the storage has moved:
-    FSDP frees parameters after the forward pass and gathers them again before the backward pass.
+    A residual in a saved tensor's memory is read again from the tensor if that lies elsewhere by
+    then: FSDP frees parameters after the forward pass and gathers them again before the backward
+    pass, and a hook that has copied a tensor allows writes to the original.
     """
 
-    __slots__ = ("forward", "residuals", "storages")
+    __slots__ = ("addresses", "forward", "residuals")
 
     def __init__(self, forward: Forward, residuals: list[Any], saved: Sequence[Tensor]) -> None:
         self.forward = forward
         self.residuals = residuals
-        storages = [(n, i, saved[i].untyped_storage()) for n, i in forward.saved]
-        self.storages = [(*each, each[-1].data_ptr()) for each in storages]
+        self.addresses = [(n, i, _address(saved[i])) for n, i in forward.saved]
 
     def current(self, saved: Sequence[Tensor]) -> list[Any]:
-        """Returns the residuals; those in moved storages are read from the saved tensors."""
+        """Returns the residuals; those of moved tensors are read from the saved tensors."""
         residuals = list(self.residuals)
-        for n, i, storage, address in self.storages:
-            if storage.data_ptr() != address:
+        for n, i, address in self.addresses:
+            if _address(saved[i]) != address:
                 residuals[n] = to_array(saved[i], None, True)
         return residuals
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 class _Token(Tensor):
