@@ -219,10 +219,11 @@ class _Worker:
         self.failed: set[str] = set()  # platforms
         self.rejected: Counter[str] = Counter()  # the number of programs, by platform
         self.thread: threading.Thread | None = None
+        self.has_ended = False
 
     def ask(self, request: Job) -> None:
         with self.lock:
-            if request.key in self.seen or request.platform in self.failed:
+            if self.has_ended or request.key in self.seen or request.platform in self.failed:
                 return
             self.seen.add(request.key)
             self.waiting += 1
@@ -246,6 +247,7 @@ class _Worker:
         """Stops compiling; leaves no partial file behind."""
         with self.lock:
             self.failed |= {"cpu", "cuda"}  # no warning if a compiler fails from now on
+            self.has_ended = True  # a call in a later exit function starts no thread
         if self.thread is not None:
             stop()
             self.wait(5)

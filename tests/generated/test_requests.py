@@ -20,6 +20,7 @@ from bridge.generated import CompileError, cache, compiler, requests
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.ops.traced import traced
+from bridge.torch._adapter import nodes
 from tests.declared.ops import SEVEN, rms_norm
 
 pytestmark = pytest.mark.processes
@@ -328,6 +329,14 @@ def test_a_process_that_ends_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("new-*"))
 
 
+def test_a_worker_that_has_ended_starts_no_thread() -> None:
+    """Torch's nodes, too, which the first call of an exit function may ask for."""
+    worker = requests._Worker()
+    worker.end()
+    worker.ask(nodes._Nodes())
+    assert worker.thread is None
+
+
 @pytest.mark.long
 def test_threads_that_call_while_programs_are_added() -> None:
     tensors = torch.randn(40, 300), torch.randn(300)
@@ -370,10 +379,10 @@ def test_a_forked_process_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_call_asks_for_its_platform_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch asks at the first call on a platform, JAX when a call is lowered for one."""
-    from bridge.ops import program
+    from bridge.ops import run_program
 
     asked: list[str] = []
-    monkeypatch.setattr(program, "asked_for", lambda *arguments: asked.append(arguments[4:]))
+    monkeypatch.setattr(run_program, "asked_for", lambda *arguments: asked.append(arguments[4:]))
 
     @bridge.op
     def shifted(x: bridge.Full):

@@ -5,9 +5,9 @@ takes as long as torch's nodes. Through this module kernels also read their oper
 for results (cpp/border/torch/lent.h), faster than through DLPack and torch's Python functions.
 
 C++ code against torch fits one version only, so this module (cpp/border/torch/nodes.cpp) is not
-part of the build: the first call that autograd records has it compiled in the background, as
-programs of declared ops are. Until then, and if compilation fails, `torch.autograd.Function`
-records calls, with the same numbers.
+part of the build: the first call that autograd records, or that a compiled graph makes, has it
+compiled in the background, as programs of declared ops are. Until then, and if compilation fails,
+`torch.autograd.Function` records calls, with the same numbers.
 """
 
 from __future__ import annotations
