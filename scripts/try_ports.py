@@ -8,6 +8,7 @@ It writes docs/benchmarks/ports.json and docs/ports.md. Nothing is downloaded.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "docs" / "benchmarks" / "ports.json"
@@ -28,7 +30,6 @@ def _saved(model: Any, load: Callable[[str], Any], is_pickled: bool = False) -> 
     """Sets all parameters of a model to random numbers, and loads the port from its checkpoint."""
     import torch
 
-    torch.manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
@@ -96,20 +97,16 @@ def dinov3() -> Pair:
     from bonsai.models.dinov3 import modeling, params
     from transformers import DINOv3ViTConfig, DINOv3ViTModel
 
-    config = modeling.ModelConfig.dinov3_vits16()
+    sizes = {
+        "hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 3,
+        "num_attention_heads": 3, "num_register_tokens": 4, "image_size": 64,
+    }  # fmt: skip
+    config = modeling.ModelConfig(**sizes)
     model, port = _saved(
-        DINOv3ViTModel(
-            DINOv3ViTConfig(
-                hidden_size=384,
-                intermediate_size=1536,
-                num_hidden_layers=12,
-                num_attention_heads=6,
-                num_register_tokens=4,
-            )
-        ),
+        DINOv3ViTModel(DINOv3ViTConfig(**sizes)),
         lambda folder: params.create_model_from_safe_tensors(folder, config),
     )
-    x = _image(1, 3, 224, 224)
+    x = _image(1, 3, 64, 64)
     return (
         lambda pixel_values: model(pixel_values).last_hidden_state,
         lambda x: port(x)["last_hidden_state"],
@@ -144,9 +141,18 @@ def vjepa2() -> Pair:
         lambda folder: params.create_model_from_safe_tensors(folder, config, classifier=False),
     )
     x = _image(1, 4, 3, 64, 64)
+
+    def original(pixel_values_videos: Any) -> Any:
+        result = model(pixel_values_videos)
+        return result.last_hidden_state, result.predictor_output.last_hidden_state
+
+    def forward(x: Any) -> Any:
+        result = port(x)
+        return result["last_hidden_state"], result["predictor_last_hidden_state"]
+
     return (
-        lambda pixel_values_videos: model(pixel_values_videos).last_hidden_state,
-        lambda x: port(x)["last_hidden_state"],
+        original,
+        forward,
         {"pixel_values_videos": x},
         (x.transpose(0, 1, 3, 4, 2),),
     )
@@ -197,29 +203,29 @@ def qwen3() -> Pair:
 
 
 def _whisper() -> tuple[Any, Any]:
-    from bonsai.models.whisper import params
-    from transformers import WhisperConfig, WhisperModel
+    from bonsai.models.whisper import modeling, params
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-    return _saved(
-        WhisperModel(
-            WhisperConfig(
-                d_model=384,
-                encoder_layers=4,
-                decoder_layers=4,
-                encoder_attention_heads=6,
-                decoder_attention_heads=6,
-                encoder_ffn_dim=1536,
-                decoder_ffn_dim=1536,
-            )
-        ),
-        lambda folder: params.create_whisper_from_pretrained(folder),
-    )
+    sizes = {
+        "vocab_size": 1000, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2,
+        "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 128,
+        "decoder_ffn_dim": 128, "max_source_positions": 50, "pad_token_id": 0,
+    }  # fmt: skip
+    small = dataclasses.replace(modeling.ModelConfig.whisper_tiny(), **sizes)
+    config = WhisperConfig(**sizes, bos_token_id=1, eos_token_id=2, decoder_start_token_id=3)
+    # The port's loader knows one size; its checkpoints are those of the whole model.
+    with mock.patch.object(modeling.ModelConfig, "whisper_tiny", return_value=small):
+        model, port = _saved(
+            WhisperForConditionalGeneration(config),
+            lambda folder: params.create_whisper_from_pretrained(folder),
+        )
+    return model.model, port
 
 
 def whisper_encoder() -> Pair:
     model, port = _whisper()
     encoder, theirs = model.encoder, port.encoder
-    x = _image(1, 80, 3000)
+    x = _image(1, 80, 100)
     return (
         lambda input_features: encoder(input_features).last_hidden_state,
         lambda x: theirs(x, None),
@@ -234,7 +240,7 @@ def whisper_decoder() -> Pair:
 
     model, port = _whisper()
     decoder, theirs = model.decoder, port.decoder
-    ids, hidden = _tokens(1, 12), _image(1, 20, 384)
+    ids, hidden = _tokens(1, 12), _image(1, 20, 64)
     causal = np.tril(np.ones((1, 1, 12, 12), bool))
     return (
         lambda input_ids, encoder_hidden_states: (
@@ -315,7 +321,7 @@ def mamba2() -> Pair:
 MODELS: dict[str, Callable[[], Pair]] = {
     "ViT-B/16": vit,
     "ResNet-50": resnet50,
-    "DINOv3 ViT-S/16": dinov3,
+    "DINOv3": dinov3,
     "V-JEPA 2": vjepa2,
     "Qwen3": qwen3,
     "Whisper encoder": whisper_encoder,
@@ -327,8 +333,11 @@ MODELS: dict[str, Callable[[], Pair]] = {
 
 def measure(name: str, folder: str) -> dict[str, Any]:
     """Compares one port; returns its record."""
+    import torch
+
     import bridge
 
+    torch.manual_seed(0)
     model, port, torch_inputs, jax_inputs = MODELS[name]()
     start = time.process_time()
     report = bridge.compare(model, port, torch_inputs=torch_inputs, jax_inputs=jax_inputs)

@@ -14,7 +14,7 @@ def alike(pairs: Pairs, join: Join) -> list[tuple[Value, int]]:
 
     None if both sides do not have the same number of them.
     """
-    tape, jax = pairs.tape, pairs.tape.values
+    tape = pairs.tape
     step = tape.steps[tape.maker[join.jax]] if join.jax in tape.maker else None
     if step is None or join.is_turned:
         return []
