@@ -30,9 +30,11 @@ def test_a_decomposition_is_no_part(port: str, form: str, dtype: torch.dtype | N
     assert report.paired > report.values // 2
 
 
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 @pytest.mark.parametrize("port", [p for p in PORTS if p not in (*FORMS, "bicubic")])
-def test_a_right_port_has_no_part(port: str) -> None:
-    report = compared(port)
+def test_a_right_port_has_no_part(port: str, dtype: torch.dtype | None) -> None:
+    report = compared(port, dtype=dtype)
     assert not report.parts, str(report)
     assert report.error < 1e-9
 

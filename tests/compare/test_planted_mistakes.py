@@ -93,7 +93,7 @@ def _training(params: Any, x: Any, m: str) -> Any:
     return vision.residual(params, x, m, True)
 
 
-def _image(model: Callable[[], Any], port: Any, channels: int, random: Any) -> Any:
+def image(model: Callable[[], Any], port: Any, channels: int, random: Any) -> Any:
     x = random.standard_normal((2, channels, 16, 16)).astype(np.float32)
     return model(), port, [x], [x.transpose(0, 2, 3, 1)]
 
@@ -117,17 +117,17 @@ class _Training(vision.Residual):
 
 
 PORTS: dict[str, Callable[[Any], Any]] = {
-    "transformer": partial(_image, vision.Transformer, vision.transformer, 3),
-    "residual": partial(_image, vision.Residual, vision.residual, 3),
-    "training": partial(_image, _Training, vision.residual, 3),
+    "transformer": partial(image, vision.Transformer, vision.transformer, 3),
+    "residual": partial(image, vision.Residual, vision.residual, 3),
+    "training": partial(image, _Training, vision.residual, 3),
     "bicubic": partial(
-        _image,
+        image,
         partial(vision.Resized, "bicubic", 24),
         partial(vision.resized, mode="linear", size=24),
         8,
     ),
     "bilinear": partial(
-        _image,
+        image,
         partial(vision.Resized, "bilinear", 8),
         partial(vision.resized, mode="linear", size=8),
         8,
