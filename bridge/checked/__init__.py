@@ -71,8 +71,9 @@ def check(f: DeclaredOp, /, *example: Any, quiet: bool = False, **static: Any) -
     Args:
       f: a result of `bridge.op`.
       example: operands of f: tensors, arrays of JAX or NumPy. The checks start from their shapes,
-        numbers and dtypes. Use numbers of moderate size, because results that overflow show
-        nothing. A few rows of a few dozen columns are enough.
+        numbers and dtypes. A few rows of a few dozen columns are enough. Use numbers of moderate
+        size: if an intermediate value overflows in float32 but not in the float64 reference, the
+        comparison fails without a fault of the op.
       quiet: True to print nothing.
       static: the op's keyword arguments.
 

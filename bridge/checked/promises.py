@@ -13,7 +13,7 @@ from bridge.checked.arrays import SMALLEST, Array, Arrays
 from bridge.checked.comparisons import hold_close, hold_same
 from bridge.checked.derivatives import forward_mode, higher_order, reverse_mode, transpose
 from bridge.checked.example import Example
-from bridge.checked.roundings import hold_right
+from bridge.checked.roundings import hold_right, names_of_pulled
 from bridge.lang import codes, roles
 from bridge.ops.dtypes import FLOATING
 
@@ -208,9 +208,10 @@ def _special_values(e: Example) -> Iterator[str]:
         yield what
         if number is None:
             continue  # its reciprocal is infinite in float32, not in float64
-        for place, (array, right) in enumerate(zip(found, e.exact(operands, weights), strict=True)):
+        names = names_of_pulled(e, what, len(weights))
+        for name, array, right in zip(names, found, e.exact(operands, weights), strict=True):
             one, other = (np.isnan(values).astype(float) for values in (array.values, right))
-            hold_close(f"{what}: where array {place} is NaN (1)", one, other, 0.0)
+            hold_close(f"{name}, 1 where it is NaN", one, other, 0.0)
             yield f"{what}: places of NaN"
 
 

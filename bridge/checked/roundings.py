@@ -22,8 +22,7 @@ def hold_right(e: Example, what: str, arrays: Arrays) -> None:
     """Checks value and gradients: bits in both frameworks, dtypes, distance from the reference."""
     cotangents = e.cotangents(arrays)
     found, exact = e.pulled(what, arrays, cotangents), e.exact(arrays, cotangents)
-    names = [*(f"{what}: result {i}" for i in range(len(cotangents)))]
-    names += [f"{what}: gradient of {e.program.operands[i].name}" for i in e.smooth]
+    names = names_of_pulled(e, what, len(cotangents))
     dtypes = [*e.dtypes(arrays), *(arrays[i].dtype for i in e.smooth)]
     bounds = _bounds(e, arrays, cotangents)
     for name, array, right, dtype, bound in zip(names, found, exact, dtypes, bounds, strict=True):
@@ -38,6 +37,12 @@ def hold_right(e: Example, what: str, arrays: Arrays) -> None:
         hold_close(
             name, array.values, expected, 4 * unit * np.abs(right) + bound + 4 * SMALLEST[dtype]
         )
+
+
+def names_of_pulled(e: Example, what: str, results: int) -> list[str]:
+    """Returns the names of results and then gradients, as `pulled` returns them."""
+    names = [*(f"{what}: result {i}" for i in range(results))]
+    return names + [f"{what}: gradient of {e.program.operands[i].name}" for i in e.smooth]
 
 
 def _bounds(e: Example, arrays: Arrays, cotangents: Arrays) -> list[Any]:
