@@ -1,4 +1,4 @@
-"""linear_cross_entropy in graphs of ops: torch.export and torch.jit.trace."""
+"""linear_cross_entropy in graphs of ops: torch.export, torch.jit.trace and make_fx."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import bridge.torch
 
@@ -62,7 +63,7 @@ def test_an_exported_module_has_all_its_gradients(strict: bool, options: Any) ->
         for m in (exported, model)
     )
     torch.testing.assert_close(found, expected)
-    with pytest.raises(NotImplementedError, match=r"what torch\.export or"):
+    with pytest.raises(NotImplementedError, match=r"a graph of torch\.export"):
         torch.func.jvp(lambda s: functional_call(exported, s, (x, LABELS)), (state,), (state,))
 
 
@@ -84,3 +85,28 @@ def test_jit_trace(chunk: int | None) -> None:
         torch.testing.assert_close(
             *(torch.autograd.grad(value, (given, weight)) for value in (found, expected))
         )
+
+
+@pytest.mark.parametrize("of", ["value", "gradients", "by torch.func", "forward mode"])
+def test_a_symbolic_trace_takes_every_row(of: str) -> None:
+    """The graph of two chunks has no guards: run on more rows, it must not leave them out."""
+
+    def loss(hidden: Any, weight: Any) -> Any:
+        labels = torch.arange(hidden.shape[0]) % 11
+        return bridge.torch.linear_cross_entropy(hidden, weight, labels, chunk=3)
+
+    def gradients(*given: Any) -> Any:
+        leaves = [each.detach().requires_grad_() for each in given]
+        return torch.autograd.grad(loss(*leaves), leaves)
+
+    function = {
+        "value": loss,
+        "gradients": gradients,
+        "by torch.func": torch.func.grad(loss, (0, 1)),
+        "forward mode": lambda *given: torch.func.jvp(loss, given, given),
+    }[of]
+    weight = torch.randn(11, 6, dtype=torch.float64)
+    traced = make_fx(function, tracing_mode="symbolic")(torch.randn(5, 6).double(), weight)
+    for rows in (5, 2, 9, 0):
+        hidden = torch.randn(rows, 6, dtype=torch.float64)
+        torch.testing.assert_close(traced(hidden, weight), function(hidden, weight))

@@ -92,11 +92,13 @@ def linear_cross_entropy(
     rows = hidden.reshape(labels.numel(), hidden.shape[-1])
     operands = (rows, weight, labels.flatten(), bias)
     is_plain = torch.compiler.is_compiling() or not is_watched(operands)
-    if is_exporting() or torch.jit.is_tracing():
-        # Both record the ops that a Function calls, not the Function.
+    is_transformed = functorch_active() or forward_ad._current_level >= 0
+    is_any_count = _is_unknown(rows.shape[0]) and not is_transformed
+    if is_exporting() or torch.jit.is_tracing() or is_any_count:
+        # The first two record the ops that a Function calls, not the Function.
         made = _pass(operands, None, chunk, options, [False] * 3)
         found = reduce(options.reduction, *[each for each in made if each is not None])
-    elif is_plain and not functorch_active() and forward_ad._current_level < 0:
+    elif is_plain and not is_transformed:
         is_wanted = [
             torch.is_grad_enabled() and t is not None and t.requires_grad
             for t in (rows, weight, bias)
@@ -143,11 +145,23 @@ def _again(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Any, chunk: Any, options: Options
 ) -> Tensor:
     """Computes losses of `[rows, features]`; the backward pass recomputes each chunk's logits."""
-    count = chunk_rows(chunk, hidden.shape[0], *reversed(weight.shape))
-    first, *others = _recomputed_losses(_parts(count, hidden, labels), weight, bias, options)
+    if _is_unknown(hidden.shape[0]):
+        parts: Any = [(hidden, labels)]
+    else:
+        count = chunk_rows(chunk, hidden.shape[0], *reversed(weight.shape))
+        parts = _parts(count, hidden, labels)
+    first, *others = _recomputed_losses(parts, weight, bias, options)
     if others:  # torch.cat fails if the batch has no rows
         first = [torch.cat(each) for each in zip(first, *others, strict=True)]
     return reduce(options.reduction, *first)
+
+
+def _is_unknown(rows: Any) -> bool:
+    """True if a trace by make_fx serves other numbers of rows too.
+
+    It checks no guards: a trace of a few chunks would leave further rows out.
+    """
+    return type(rows) is torch.SymInt and not torch.compiler.is_compiling()
 
 
 def _recomputed_losses(parts: Any, weight: Tensor, bias: Any, options: Options) -> list[Any]:
@@ -429,8 +443,8 @@ def _autograd(keys: Any, *given: Any) -> list[Tensor]:
         t is not None and forward_ad.unpack_dual(t).tangent is not None for t in operands
     ):
         raise NotImplementedError(
-            f"{_NAME}: a graph of torch.export or torch.jit.trace calls it in forward mode, "
-            "expected reverse mode: differentiate the function that was exported or traced"
+            f"{_NAME}: a graph of torch.export, torch.jit.trace or make_fx calls it in forward "
+            "mode, expected reverse mode: differentiate the function that was traced"
         )
     below = BelowAutograd(torch.ops.bridge.linear_cross_entropy.default, keys)
     return list(_record(below, *given) if is_recorded(operands) else below(*given))
