@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import grad
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import gelu, linear, silu
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -200,6 +201,15 @@ def test_tiles_under_compile_and_transforms(draw: Any, name: str) -> None:
     assert_close(by_func, expected[0])
     for copied in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         assert_same_bits(copied(x), module(x))
+
+
+def test_a_symbolic_trace_of_tiles_takes_every_position(draw: Any) -> None:
+    module = liger.LigerTiledSwiGLUMLP(config(), 3).double()
+    options = {"tracing_mode": "symbolic", "_allow_non_fake_inputs": True}
+    traced = make_fx(lambda x: module(x), **options)(draw(4, 16))
+    for positions in (4, 2, 9):
+        x = draw(positions, 16)
+        assert_close(traced(x), module(x))
 
 
 def test_activations_of_tiles() -> None:

@@ -84,6 +84,15 @@ def spec_of(tensor: Tensor) -> Spec:
     return Spec(shape, name)
 
 
+def is_unguarded(size: Any) -> bool:
+    """True if a trace by make_fx serves other sizes too.
+
+    Such a trace checks no guards. One that has a part for every few rows of its example would leave
+    further rows out, without an error.
+    """
+    return type(size) is torch.SymInt and not torch.compiler.is_compiling()
+
+
 def is_known(condition: bool) -> bool:
     """Evaluates a condition on sizes; False if a traced program knows it only when it runs."""
     if torch.compiler.is_compiling():

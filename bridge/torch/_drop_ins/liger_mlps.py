@@ -16,6 +16,7 @@ from torch.autograd import Function
 from torch.nn.functional import linear
 
 from bridge.torch._adapter.autocast import joined
+from bridge.torch._adapter.kernels import is_unguarded
 from bridge.torch._adapter.recomputed import recomputed
 from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._drop_ins.liger_gates import (
@@ -117,7 +118,7 @@ class LigerTiledMLPFunction(Function, metaclass=DropIn):
         original adds to their `grad` itself. compute_params changes nothing.
         """
         parameters = tuple(mlp_module.parameters())
-        parts = x.chunk(shards, -2)
+        parts = (x,) if is_unguarded(x.shape[-2]) else x.chunk(shards, -2)
         found = [recomputed(_with_its_tensors(fn, mlp_module), (x,), *parameters) for x in parts]
         return joined(found, -2)
 

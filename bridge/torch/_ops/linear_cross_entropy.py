@@ -24,7 +24,7 @@ from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.dispatcher import library
 from bridge.torch._adapter.entry import fixed
-from bridge.torch._adapter.kernels import dtype_word
+from bridge.torch._adapter.kernels import dtype_word, is_unguarded
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._adapter.recomputed import recomputed
 from bridge.torch._ops.cross_entropy import losses_and_gradient, losses_of, reduce
@@ -93,7 +93,7 @@ def linear_cross_entropy(
     operands = (rows, weight, labels.flatten(), bias)
     is_plain = torch.compiler.is_compiling() or not is_watched(operands)
     is_transformed = functorch_active() or forward_ad._current_level >= 0
-    is_any_count = _is_unknown(rows.shape[0]) and not is_transformed
+    is_any_count = is_unguarded(rows.shape[0]) and not is_transformed
     if is_exporting() or torch.jit.is_tracing() or is_any_count:
         # The first two record the ops that a Function calls, not the Function.
         made = _pass(operands, None, chunk, options, [False] * 3)
@@ -145,7 +145,7 @@ def _again(
     hidden: Tensor, weight: Tensor, labels: Tensor, bias: Any, chunk: Any, options: Options
 ) -> Tensor:
     """Computes losses of `[rows, features]`; the backward pass recomputes each chunk's logits."""
-    if _is_unknown(hidden.shape[0]):
+    if is_unguarded(hidden.shape[0]):
         parts: Any = [(hidden, labels)]
     else:
         count = chunk_rows(chunk, hidden.shape[0], *reversed(weight.shape))
@@ -154,14 +154,6 @@ def _again(
     if others:  # torch.cat fails if the batch has no rows
         first = [torch.cat(each) for each in zip(first, *others, strict=True)]
     return reduce(options.reduction, *first)
-
-
-def _is_unknown(rows: Any) -> bool:
-    """True if a trace by make_fx serves other numbers of rows too.
-
-    It checks no guards: a trace of a few chunks would leave further rows out.
-    """
-    return type(rows) is torch.SymInt and not torch.compiler.is_compiling()
 
 
 def _recomputed_losses(parts: Any, weight: Tensor, bias: Any, options: Options) -> list[Any]:
