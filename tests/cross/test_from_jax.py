@@ -34,6 +34,18 @@ def test_static_arguments_that_are_equal_and_not_the_same() -> None:
     assert [kind(x, n).item() for n in ((1,), (True,), (1.0,))] == [3, 2, 3]
 
 
+def test_a_trace_outlives_the_caches_of_jax() -> None:
+    """With a gradient and without one, a call has the variables of its trace."""
+    factor = 2.0
+    f, x = from_jax(lambda x: x * factor), torch.ones(1, requires_grad=True)
+    (gradient,) = torch.autograd.grad(f(x), x)
+    factor = 3.0
+    jax.clear_caches()
+    assert f(x).item() == f(x.detach()).item() == gradient.item() == 2
+    f.cache_clear()
+    assert f(x).item() == f(x.detach()).item() == 3
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128])
 def test_backward_is_that_of_torch(draw: Any, dtype: torch.dtype) -> None:
     params, x = affine_arguments(draw, dtype)

@@ -64,7 +64,12 @@ class Program:
         name: str,
         of: Program | None = None,
     ) -> None:
+        again: Callable[..., Any] | None = None
+
         def flat(*arrays: Any) -> Any:
+            # jax.clear_caches makes JAX trace it again. The derivatives belong to the first trace.
+            if again is not None and any(isinstance(a, jax.core.Tracer) for a in arrays):
+                return tuple(again(*arrays))
             return tuple(function(*arrays))
 
         flat.__name__ = flat.__qualname__ = name
@@ -75,6 +80,7 @@ class Program:
         self.run = jax.jit(flat)
         traced = self.run.trace(*self.avals)
         self.jaxpr = traced.jaxpr
+        again = self.again
         self.out_avals = tuple(self.jaxpr.out_avals)
         self.differentiable = tuple(_is_inexact(aval) for aval in self.out_avals)
         self.opaque = tuple(_is_opaque(aval) for aval in self.out_avals)
