@@ -174,19 +174,24 @@ class Search(Pairs):
     def _first_behind(self, joined: Value, first: Value) -> Value:
         """Returns the first dead value of JAX that a joined one was computed from.
 
-        A slice of a value of an earlier part stands for that value.
+        The value of an earlier part stands for its slices, and for results of it in other places.
         """
         values, dead = self.tape.values, set(self.jax_dead)
         behind = between(values, joined.index, joined.index - first.index)
         start = first.index if first.index in behind else min(behind & dead, default=first.index)
-        while values[start].parents:
-            whole = values[values[start].parents[0]]
-            is_earlier = whole.index in self.settled_jax and whole.index not in self.joined
-            is_taken = values[start].kind == "move" or is_piece(values[start], whole)
-            if not (is_earlier and is_taken):
-                break
-            start = whole.index
-        return values[start]
+        earlier = {old.jax.index for old in self.found if old.jax and old.error >= SMALL}
+        while True:
+            parents = [
+                k
+                for k in values[start].parents
+                if k in self.settled_jax and k not in self.joined and k not in self.jax_pairs
+                if values[start].kind == "move"
+                or is_piece(values[start], values[k])
+                or unmoved(values, values[k]).index in earlier
+            ]
+            if not parents:
+                return values[start]
+            start = parents[0]
 
     def _replace(self, join: Join, first: Value) -> list[tuple[Value, int]]:
         """Puts torch's value in place of JAX's, and of those made alike in other layers.

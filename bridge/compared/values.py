@@ -326,16 +326,17 @@ def dead(
         says nothing about the values that it was computed from.
       replaced: values that others took the place of. They depend on nothing any more.
     """
-    alive, behind = set(pairs), set(wrong)
+    alive, ends = set(pairs), set(wrong)
+    behind = set(ends)
     pieces: dict[int, bool] = {}  # True for values of which all pieces are alive
     for value in reversed(values):
-        if pieces.get(value.index):
+        if pieces.get(value.index) and value.index not in ends:
             alive.add(value.index)
         is_alive = value.index in alive and value.index not in settled
         for parent in value.parents:
             if is_piece(value, values[parent]):
-                is_right = is_alive or value.index not in behind
-                pieces[parent] = pieces.get(parent, True) and is_right
+                if is_alive or value.index in behind:  # others tell nothing
+                    pieces[parent] = pieces.get(parent, True) and is_alive
             elif is_alive:
                 alive.add(parent)
         if value.index in behind and value.index not in replaced:
