@@ -125,7 +125,7 @@ def check_devices(
     given = {f"input {jax.tree_util.keystr(k, simple=True, separator='.')}": v for k, v in paths}
     places: dict[Any, str] = {}
     for name, array in {**arrays, **given}.items():
-        if isinstance(array, jax.Array) and array.committed:
+        if isinstance(array, jax.Array) and getattr(array, "committed", False):
             places.setdefault(frozenset(array.devices()), name)
     if len(places) > 1:
         (first, one), (second, other) = list(places.items())[:2]
