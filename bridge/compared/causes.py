@@ -237,8 +237,8 @@ def _numbers(found: Found, search: Search) -> Cause | None:
 
 
 def _turned(a: np.ndarray, b: np.ndarray) -> Cause | None:
-    ends = [[x.max(), x.min()] if x.size else [0, 0] for x in (a, b)]
-    if not np.allclose(*ends, rtol=1e-9, atol=1e-12):
+    ours, theirs = ([x.max(), x.min()] if x.size else [0, 0] for x in (a, b))
+    if not np.allclose(ours, theirs, rtol=1e-9, atol=1e-12):
         return None
     if a.size and np.allclose(np.sort(a, axis=None), np.sort(b, axis=None), rtol=1e-9, atol=1e-12):
         orders = itertools.permutations(range(a.ndim))

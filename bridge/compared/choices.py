@@ -81,7 +81,7 @@ def _replaced(search: Search, ours: Value, theirs: Value) -> list[Found]:
             replay.replaced[j.index] = expected
             search.joined[j.index] = t.index
         replay.run(tape.maker[theirs.index])
-    expected = replay.replaced[theirs.index]
+    expected = in_order(arrays[ours.index], order, theirs.shape).astype(got.dtype)
     first = Found(ours, theirs, ours, theirs, expected, got, error=replay.errors[theirs.index])
     return [first, *again_found(first, [(t, j.index) for t, j in pairs[1:]], search, replay.errors)]
 

@@ -23,7 +23,7 @@ def step(torch_way: str, jax_way: str, m: str = "") -> Any:
     caches[:, :, 3:] = 0
     return bridge.compare(
         model,
-        lambda *inputs: generation.cached_step(params, *inputs, jax_way, m),
+        lambda *inputs: generation.cached_step(params, *inputs, way=jax_way, m=m),
         np.array([3, 7]),
         np.array(3),
         *caches,

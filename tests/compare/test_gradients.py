@@ -158,6 +158,7 @@ class Rows(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        layer: Any
         for layer in self.layers:
             x = torch.tanh(layer["q"](x)) * torch.sigmoid(layer["k"](x)) + layer["v"](x)
         return x
