@@ -410,8 +410,8 @@ def write_page(record: dict[str, Any]) -> None:
         "[jax-ml/bonsai](https://github.com/jax-ml/bonsai) beside the models of transformers, with",
         "random weights: ViT-B/16 and ResNet-50 whole, the others in small configurations. It",
         "writes this page and [benchmarks/ports.json](benchmarks/ports.json). The error is the",
-        "largest difference of an output relative to its scale: in float32 from single elements, in",
-        "float64 from sums and extremes. A part is a line where the two models part;",
+        "largest difference of an output relative to its scale: in float32 from single elements,",
+        "in float64 from sums and extremes. A part is a line where the two models part;",
         "[compare.md](compare.md) says how parts are found.\n",
         f"bonsai {record['commit']}, transformers {record['transformers']}, torch "
         f"{record['torch']}, jax {record['jax']}, flax {record['flax']}.\n",
@@ -421,10 +421,18 @@ def write_page(record: dict[str, Any]) -> None:
     PAGE.write_text("\n".join([*head, *rows, *details]) + "\n")
 
 
+def _commit(checkout: Path) -> str:
+    """Returns the commit of a checkout, nothing without its .git folder."""
+    if not (checkout / ".git").exists():
+        return ""
+    command = ["git", "-C", str(checkout), "rev-parse", "--short=7", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkout", type=Path, required=True, help="a checkout of jax-ml/bonsai")
-    parser.add_argument("--commit", default="unknown", help="its commit, for the record")
+    parser.add_argument("--commit", help="its commit, if the checkout has no .git folder")
     parser.add_argument("--only", nargs="*", choices=list(MODELS))
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -438,7 +446,9 @@ def main() -> int:
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {"models": {}}
     from importlib.metadata import version
 
-    record["commit"] = options.commit
+    record["commit"] = options.commit or _commit(options.checkout)
+    if not record["commit"]:
+        parser.error(f"--commit: expected one, since {folder} has no .git folder")
     record |= {package: version(package) for package in ("transformers", "torch", "jax", "flax")}
     for name in options.only or MODELS:
         command = [sys.executable, __file__, "--checkout", folder, "--one", name]
