@@ -93,7 +93,7 @@ def _gelu_second(f: Any, x: Any, kind: str) -> Any:
 
 
 def _function(name: str, formula: Any, rule: Any, **others: Any) -> Scalar:
-    """A function of one number with the same name in bridge.lang, NumPy's style and cpp/math."""
+    """Returns a function of one number; bridge.lang and cpp/math have it under the same name."""
     others = {"cost": FUNCTION, "cpp": f"math::{name}(a)", **others}
     return Scalar(name, 1, formula=formula, rule=rule, is_public=True, **others)
 
