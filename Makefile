@@ -29,8 +29,9 @@ $(VENV)/.installed: $(LOCKS)
 	touch $@
 
 # Editable, so that Python edits need no step; C++ edits, and those of what hot programs follow from,
-# make this again, those that come while it runs too.
+# make this again, those that come while it runs too. The table of operations writes two headers.
 $(VENV)/.built: $(VENV)/.installed $(SOURCES)
+	$(BIN)/python cmake/write_operations.py
 	touch $@.begun
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pip install --quiet --no-deps --no-build-isolation \
 	  --config-settings=cmake.define.BRIDGE_WERROR=$(if $(CI),ON,OFF) -e .

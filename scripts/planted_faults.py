@@ -90,7 +90,7 @@ BIAS_GELU = (
     ),
     Fault(
         "bias_gelu: derivative order swapped",
-        _DERIVATIVES,
+        "bridge/lang/operations.py",
         "static=(kind, order + 1))",
         "static=(kind, 2 - order))",
         keyword="bias_gelu",
@@ -596,9 +596,9 @@ DECLARED = (
     ),
     Fault(
         "compiled programs: a derivative of GELU is finished from the start of its value",
-        "bridge/lang/starts.py",
-        '"gelu_tanh_1": "gelu_tanh_1",',
-        '"gelu_tanh_1": "gelu_tanh",',
+        "bridge/lang/operations.py",
+        'f"{_GELU[kind]}_{shared}" if shared else _GELU[kind],',
+        "_GELU[kind],",
         tests="tests/generated/test_starts.py::test_the_bits_are_those_of_one_loop[1024-float32]",
     ),
     Fault(

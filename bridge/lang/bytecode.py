@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from bridge.lang import narrowing, roles
+from bridge.lang import roles
+from bridge.lang.instructions import INTEGER, NUMBERS, REDUCTIONS
 from bridge.lang.limits import (
     MOST_INSTRUCTIONS,
     MOST_PHASES,
@@ -24,44 +25,17 @@ from bridge.lang.limits import (
     check_arrays,
     check_limit,
 )
+from bridge.lang.operations import VERSION, scalar_of
 from bridge.lang.program import COLUMNS, Node, Program, constant_of
 from bridge.lang.registers import Instruction, allocated
 from bridge.lang.stages import written_out
 
-VERSION = 9
 HEADER_WORDS = 11  # of a program, before its floating constants of two words each
 
-# In the order of the enumerations in cpp/interpreter/program.h.
+# In the order of the enumeration in cpp/interpreter/program.h.
 ROLES = ("full", "row", "per_row", "label", "table", "mask", "halves", "integer", "pairs")
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-_ELEMENTWISE = _names(
-    "neg abs sqrt rsqrt exp exp2 expm1 log log1p tanh sigmoid silu softplus erf gauss gauss_halved "
-    "gelu_tanh gelu_tanh_1 gelu_tanh_2 gelu_erf gelu_erf_1 gelu_erf_2 "
-    "gelu_sigmoid gelu_sigmoid_1 gelu_sigmoid_2 not exp_coarse exp_low "
-    "round_float16 round_bfloat16 round_float32 "
-    "sigmoid_float16 silu_float16 silu_slope_float16 gelu_tanh_float16 gelu_tanh_1_float16 "
-    "gelu_erf_float16 gelu_erf_1_float16 gelu_sigmoid_float16 gelu_sigmoid_1_float16 "
-    "sigmoid_bfloat16 silu_bfloat16 silu_slope_bfloat16 gelu_tanh_bfloat16 gelu_tanh_1_bfloat16 "
-    "gelu_erf_bfloat16 gelu_erf_1_bfloat16 gelu_sigmoid_bfloat16 gelu_sigmoid_1_bfloat16 "
-    "reciprocal_16 exp_low_16 add sub mul div minimum maximum lt le eq ne and or exp2_lifted "
-    "log_sum_term log_sum_term_16 "
-    "fma where log_sum log_sum_rest log_sum_16 log_sum_rest_16 "
-    "exp2_below_float16 exp2_below_bfloat16"
-)
-_INTEGER = _names("neg add sub mul where lt le eq ne")
-OPERATIONS = (
-    *_ELEMENTWISE,
-    *(f"integer_{name}" for name in _INTEGER),
-    "float",
-    *_names("load_row load_label columns spread integer_spread store_row"),
-    *_names("load load_mask column keep store add_columns sum max argmax"),
-)
-_CODES = {name: code for code, name in enumerate(OPERATIONS)}
 _AGAIN = 1 << 16
 
 _ROLE_OF = {
@@ -76,8 +50,6 @@ _ROLE_OF = {
     roles.Integer: "integer",
 }
 _LOADS = {"per_row": "load_row", "label": "load_label", "integer": "load_label"}
-REDUCTIONS = frozenset({"sum", "max", "argmax"})
-_GELU = {"tanh": "gelu_tanh", "none": "gelu_erf", "sigmoid": "gelu_sigmoid"}
 # Operations whose arguments are arrays; the others read registers.
 _ON_ARRAYS = frozenset({"load_row", "load_label", "load", "load_mask"})
 
@@ -130,19 +102,10 @@ class _Lowered:
         if operation == "keep":
             threshold = self._add("constant", (), float(node.static).hex(), 0)
             inputs = (threshold, *inputs, *start)
-        elif operation == "gauss":
-            operation = "gauss" if node.static == 1.0 else "gauss_halved"
-        elif operation == "gelu":
-            kind, order, *dtype = node.static
-            operation = "_".join([_GELU[kind], *([str(order)] if order else ()), *dtype])
-        elif operation == "rounded":
-            operation = f"round_{node.static}"
-        elif operation in narrowing.LOGISTIC and node.static:
-            operation = f"{operation}_{node.static}"
-        elif operation == "exp_low" and node.static:
-            operation = "exp_low_16"
-        elif operation in _INTEGER and self.nodes[inputs[-1]].dtype == "int":
+        elif operation in INTEGER and self.nodes[inputs[-1]].dtype == "int":
             operation = f"integer_{operation}"
+        elif scalar := scalar_of(operation, node.static):
+            operation = scalar.name
         if operation.startswith("round_") and self.nodes[inputs[0]].operation == operation:
             return inputs[0]
         static = node.static if operation == "constant" else None
@@ -410,7 +373,7 @@ class Writer:
 
     def _encoded(self, instruction: Instruction) -> list[int]:
         operation = instruction.operation
-        code = _CODES[operation] | (_AGAIN if instruction.again else 0)
+        code = NUMBERS[operation] | (_AGAIN if instruction.again else 0)
         to = 0 if instruction.to is None else self._register(instruction.to)
         reads = [self._register(value) for value in instruction.reads]
         arguments = list(instruction.arguments)

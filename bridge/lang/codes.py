@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bridge.lang import derivatives, narrowing, pinned, roles, stages
+from bridge.lang.operations import DTYPES_OF_16_BITS
 from bridge.lang.program import (
     COLUMNS,
     REDUCTIONS,
@@ -84,7 +85,7 @@ def texts_of(code: str) -> dict[str, str]:
     coded = parse(code)
     if narrowing.depends_on_functions(coded.program, coded.keeps):
         return {"": code}
-    narrow = {d: _text({**json.loads(code), "accuracy": d}) for d in narrowing.DTYPES}
+    narrow = {d: _text({**json.loads(code), "accuracy": d}) for d in DTYPES_OF_16_BITS}
     return {"": code, **narrow}
 
 

@@ -1,9 +1,8 @@
 """Derivatives of programs, which are programs: forward and reverse mode, to any order.
 
-Both modes share one table, `_PARTIALS`: the partial derivatives of an operation as values computed
-from its inputs and its value. The formulae avoid the subtraction of nearly equal numbers: 1 − tanh²
-is 4·σ(2x)·σ(−2x), and e^(−x²) is an operation of its own. The derivative of a square is one
-product, doubled, which is exact.
+Both modes share the rules of operations.py: the partial derivatives of an operation as values
+computed from its inputs and its value. The derivative of a square is one product, doubled, which is
+exact.
 
 The order of additions is part of the result (docs/numerics.md). The cotangents of a value are added
 in the order in which reverse mode meets its uses: the last use first, and the left input first
@@ -16,14 +15,14 @@ choices.py applies the conditions of selects (where, minimum, maximum, max) to c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from math import inf, log, pi, sqrt
-from typing import Any
+from math import inf
 
 from bridge.lang import functions as f
 from bridge.lang import roles
 from bridge.lang.choices import Cotangent, both, conditions, is_first, select_late
+from bridge.lang.operations import scalar_of
 from bridge.lang.program import (
     AXES,
     COLUMNS,
@@ -38,37 +37,6 @@ from bridge.lang.program import (
 )
 from bridge.lang.rewriting import rewritten
 from bridge.lang.values import Builder, Value, while_active
-
-Partials = Callable[[Sequence[Value], Value, Any], Sequence[Value]]
-
-
-def silu_slope(x: Value) -> Value:
-    """The derivative of SiLU, with its limits at ±∞: `_cut` changes x only where σ is 0 or 1."""
-    s = f.sigmoid(x)
-    return s + s * (_cut(x) * f.sigmoid(-x))
-
-
-def _cut(x: Value) -> Value:
-    """Clamps x to ±1000, for products with a factor that is 0 there: 0 times ∞ would be NaN."""
-    return f.maximum(f.minimum(x, 1e3), -1e3)
-
-
-def _gelu(x: Value, kind: str, order: int) -> Value:
-    """The derivative of the GELU derivative of the given order.
-
-    The first two are operations of their own, because the chain rule would cancel digits. From the
-    third on, the derivative is taken of the formula of the second.
-    """
-    if order < 2:
-        return f.apply("gelu", x, static=(kind, order + 1))
-    if kind == "none":
-        second = f.gauss(x, halved=True) * ((2.0 - x * x) * (1 / sqrt(2 * pi)))
-    else:
-        k, c = (2 * sqrt(2 / pi), 0.044715) if kind == "tanh" else (1.702, 0.0)
-        u, first, bend = k * (x + c * x**3), k + (3 * c * k) * (x * x), (6 * c * k) * x
-        p, q = f.sigmoid(u), f.sigmoid(-u)
-        second = (p * q) * (2.0 * first + x * (bend + (q - p) * (first * first)))
-    return differentiated(second, x)
 
 
 def differentiated(y: Value, x: Value) -> Value:
@@ -91,26 +59,14 @@ def differentiated(y: Value, x: Value) -> Value:
     return tangents[y.number]
 
 
-_PARTIALS: dict[str, Partials] = {
-    "mul": lambda x, y, s: [x[1], x[0]],
-    "fma": lambda x, y, s: [x[1], x[0], x[0].builder.constant(1.0)],
-    "abs": lambda x, y, s: [f.where(x[0] > 0.0, 1.0, f.where(x[0] < 0.0, -1.0, 0.0))],
-    "sqrt": lambda x, y, s: [0.5 / y],
-    "rsqrt": lambda x, y, s: [-0.5 * (y * y * y)],
-    "exp": lambda x, y, s: [y],
-    "exp_low": lambda x, y, s: [y],
-    "exp2": lambda x, y, s: [log(2) * y],
-    "expm1": lambda x, y, s: [f.exp(x[0])],
-    "log": lambda x, y, s: [1.0 / x[0]],
-    "log1p": lambda x, y, s: [1.0 / (1.0 + x[0])],
-    "tanh": lambda x, y, s: [4.0 * (f.sigmoid(2.0 * x[0]) * f.sigmoid(-2.0 * x[0]))],
-    "sigmoid": lambda x, y, s: [y * f.sigmoid(-x[0])],
-    "silu": lambda x, y, s: [silu_slope(x[0])],
-    "softplus": lambda x, y, s: [f.sigmoid(x[0])],
-    "erf": lambda x, y, s: [2 / sqrt(pi) * f.gauss(x[0])],
-    "gauss": lambda x, y, s: [-2.0 * s * (_cut(x[0]) * y)],
-    "gelu": lambda x, y, s: [_gelu(x[0], *s)],
-}
+def _partials(node: Node, x: Sequence[Value], y: Value) -> Sequence[Value]:
+    """Returns the partial derivatives of a scalar operation, by its rule in the table."""
+    scalar = scalar_of(node.operation, node.static)
+    assert scalar is not None
+    if scalar.expansion is not None:
+        return [differentiated(scalar.expansion(f, x[0]), x[0])]
+    assert scalar.rule is not None
+    return scalar.rule(f, y, *x)
 
 
 _LOG_SUMS = ("logsumexp", "logsumexp_rest")
@@ -176,7 +132,7 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
         assert t[0] is not None
         return 2.0 * (x[0] * t[0])
     else:
-        partials = _PARTIALS[operation](x, y, node.static)
+        partials = _partials(node, x, y)
         terms = [p * i for p, i in zip(partials, t, strict=True) if i is not None]
     total = terms[0]
     for term in terms[1:]:
@@ -209,7 +165,7 @@ def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value 
         return [down, -(down * y)]
     if operation == "mul" and node.inputs[0] == node.inputs[1]:
         return [2.0 * (g * x[0]), None]
-    return [g * p for p in _PARTIALS[operation](x, y, node.static)]
+    return [g * p for p in _partials(node, x, y)]
 
 
 def kept_operands(program: Program, kept: Sequence[int]) -> list[Operand]:

@@ -13,9 +13,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bridge.lang.bytecode import REDUCTIONS, Writer
+from bridge.lang.bytecode import Writer
 from bridge.lang.emission_sections import Section
 from bridge.lang.emission_tiles import Registers
+from bridge.lang.instructions import REDUCTIONS
 from bridge.lang.program import Program, constant_of
 from bridge.lang.sections import is_constant, streams_of, weight_of
 

@@ -15,26 +15,18 @@ from bridge.lang import roles
 from bridge.lang.bytecode import Writer
 from bridge.lang.emission_cuda_rows import RowTexts
 from bridge.lang.emission_cuda_sections import SectionText, within
+from bridge.lang.instructions import cost_of
 from bridge.lang.program import Program
 from bridge.lang.registers import Instruction
 from bridge.lang.residents import Residents
+from bridge.lang.scalar import ROOT
 
 # A longer program is not unrolled for the elements of a thread: it would be slow to compile, and
 # too long for the instruction cache.
 _MOST_UNROLLED = 110
-_LIGHT = 10  # the weight of a square root, below that of an exponential
 # Programs whose warps may have several chunks of a row. Shorter programs only wait for memory and
 # are better off with more warps. The code of longer ones is too long for the instruction cache.
 _WIDE = range(12, 48)
-_LONG = frozenset(("div", "sqrt", "rsqrt", "keep"))  # about as long as ten short operations
-_SHORT = frozenset(
-    (
-        *("load", "load_mask", "column", "neg", "abs", "not", "float", "add", "sub", "mul", "fma"),
-        *("minimum", "maximum", "where", "lt", "le", "eq", "ne", "and", "or"),
-        *("store", "add_columns", "sum", "max", "argmax"),
-        *("exp_coarse", "round_float16", "round_bfloat16", "round_float32"),
-    )
-)
 
 
 @dataclass(frozen=True)
@@ -82,12 +74,6 @@ def cuda_source_of(
     return _Emitter(Writer(program, has_start), arithmetic, dtypes, free).emitted()
 
 
-def _weight(instruction: Instruction) -> int:
-    """Estimates the cost of an instruction, in short operations."""
-    name = instruction.operation.removeprefix("integer_")
-    return 1 if name in _SHORT else 10 if name in _LONG else 25
-
-
 class _Emitter(Residents):
     def __init__(
         self, writer: Writer, arithmetic: str, dtypes: Sequence[str], free: Sequence[int]
@@ -114,7 +100,7 @@ class _Emitter(Residents):
         lines = self._rows()
         lines = self.free_in(lines, "w.constant({})") + lines
         instructions = [i for tile in self.tiles for i in tile.instructions]
-        is_large = sum(map(_weight, instructions)) > _MOST_UNROLLED
+        is_large = sum(cost_of(i.operation).cuda for i in instructions) > _MOST_UNROLLED
         # Random words are most of the cost of a row.
         draws = any(i.operation == "keep" for i in instructions)
         # Resident kernels also add column sums, if no column driver does.
@@ -198,7 +184,7 @@ class _Emitter(Residents):
         if not operations & {"sum", "max", "argmax"}:
             blocks = 3 if self.waits else 4 if loaded <= 16 else 2
             return blocks, blocks
-        is_light = all(_weight(i) <= _LIGHT for i in instructions)
+        is_light = all(cost_of(i.operation).cuda <= ROOT.cuda for i in instructions)
         most = 48 if is_light else 16
         if loaded > most or len(self.stores) > 1:
             return 2, 2
@@ -220,7 +206,7 @@ class _Emitter(Residents):
         """
         kept = [self._bytes(stream) for stream in self.kept_loads]
         beside = self.sums or any(i.operation == "keep" for i in instructions)
-        is_busy = sum(map(_weight, instructions)) in _WIDE
+        is_busy = sum(cost_of(i.operation).cuda for i in instructions) in _WIDE
         return is_busy and kept == [2] and self.vector == 8 and not beside
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from bridge.lang.bytecode import REDUCTIONS
 from bridge.lang.expressions import TYPES, Numbers
+from bridge.lang.instructions import REDUCTIONS
 from bridge.lang.program import COLUMNS, constant_of
 from bridge.lang.registers import Instruction
 from bridge.lang.residents import Residents

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bridge.lang.bytecode import REDUCTIONS
 from bridge.lang.emission_tiles import Registers, TileText
-from bridge.lang.expressions import code_of
+from bridge.lang.instructions import REDUCTIONS, symbol_of
 from bridge.lang.registers import Instruction
 from bridge.lang.sections import (
     LargestCount,
@@ -102,7 +101,7 @@ class Section:
         for n, ((operation, of), values) in enumerate(starts.items()):
             arrays.append(f"alignas(64) Real first{n}[kSumChunk], second{n}[kSumChunk];")
             lines += [
-                f"const auto start{n} = start<{code_of(operation)}>({self.emitter.name(of)});",
+                f"const auto start{n} = start<{symbol_of(operation)}>({self.emitter.name(of)});",
                 f"first{n}[i] = start{n}.first;",
                 f"second{n}[i] = start{n}.second;",
             ]

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bridge.lang import roles
-from bridge.lang.bytecode import REDUCTIONS, Writer
-from bridge.lang.expressions import ELEMENTS, Expressions, Numbers, code_of
+from bridge.lang.bytecode import Writer
+from bridge.lang.expressions import ELEMENTS, Expressions, Numbers
+from bridge.lang.instructions import REDUCTIONS, symbol_of
 from bridge.lang.registers import Instruction
 from bridge.lang.sections import LargestCount, Tile, makers, named_column, tile_sections
 
@@ -114,7 +115,7 @@ class TileText:
         elif operation == "add_columns":
             return self._add_columns(instruction.arguments[0], instruction.reads[0])
         elif instruction.to in self.started:
-            number, code = self.started[instruction.to], code_of(instruction.operation)
+            number, code = self.started[instruction.to], symbol_of(instruction.operation)
             value = self.emitter.name(instruction.reads[0])
             text = f"finish<{code}>({value}, {{first{number}[i], second{number}[i]}})"
         elif any(count.is_taken_by(instruction) for count in self.apart):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge.lang.bytecode import Writer
+from bridge.lang.instructions import BY_NAME, symbol_of
 from bridge.lang.program import constant_of
 from bridge.lang.registers import Instruction
 
@@ -24,23 +25,6 @@ ELEMENTS = {
     "uint8": ("uint8_t", 1),
 }
 TYPES = {"float": "Real", "bool": "bool", "int": "int64_t"}
-_CPP_NAMES = {
-    "neg": "Negative",
-    "abs": "Absolute",
-    "sqrt": "SquareRoot",
-    "rsqrt": "ReciprocalRoot",
-    "sub": "Subtract",
-    "mul": "Multiply",
-    "div": "Divide",
-}
-_INFIX = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "and": "&", "or": "|"}
-_INTEGER_INFIX = {"add": "+", "sub": "-", "mul": "*"}
-
-
-def code_of(operation: str) -> str:
-    """Returns the name of an operation in the interpreter's C++."""
-    parts = (part.capitalize() for part in operation.split("_"))
-    return f"k{_CPP_NAMES.get(operation) or ''.join(parts)}"
 
 
 class Numbers(dict[Any, int]):
@@ -108,25 +92,14 @@ class Expressions:
     def expression(self, instruction: Instruction) -> str:
         operation = instruction.operation
         read = [self.name(value) for value in instruction.reads]
-        plain = operation.removeprefix("integer_")
         if self._is_rounded_there(instruction):
             return read[0]
-        if plain == "where":
-            return f"{read[0]} ? {read[1]} : {read[2]}"
-        if plain in _INFIX:
-            return f"{read[0]} {_INFIX[plain]} {read[1]}"
-        if operation == "not":
-            return f"!{read[0]}"
-        if operation == "float":
-            return f"static_cast<Real>({read[0]})"
         if operation == "columns":
             return f"{self.walk}.cols()"
-        if operation == "integer_neg":
-            return f"static_cast<int64_t>(0 - static_cast<uint64_t>({read[0]}))"
-        if operation.startswith("integer_"):
-            unsigned = [f"static_cast<uint64_t>({each})" for each in read]
-            return f"static_cast<int64_t>({f' {_INTEGER_INFIX[plain]} '.join(unsigned)})"
-        return f"compute<{code_of(operation)}>({', '.join([*read, 'Real(0)', 'Real(0)'][:3])})"
+        if inline := BY_NAME[operation].inline:
+            named = dict(zip("abc", read, strict=False))
+            return re.sub(r"\b[abc]\b", lambda letter: named[letter[0]], inline)
+        return f"compute<{symbol_of(operation)}>({', '.join([*read, 'Real(0)', 'Real(0)'][:3])})"
 
     def _is_rounded_there(self, instruction: Instruction) -> bool:
         """True if an operand's element is rounded to the operand's own dtype: a no-op."""

@@ -13,6 +13,43 @@ from bridge.lang.errors import refuse
 from bridge.lang.program import COLUMNS, FULL
 from bridge.lang.values import ColumnSum, HalvesValue, Typed, Unusable, Value, builder_of
 
+__all__ = [
+    "abs",
+    "argmax",
+    "column",
+    "column_sum",
+    "columns",
+    "dropout_keep",
+    "erf",
+    "exp",
+    "exp2",
+    "expm1",
+    "fma",
+    "gelu",
+    "halves",
+    "like",
+    "log",
+    "log1p",
+    "log_softmax",
+    "logsumexp",
+    "logsumexp_parts",
+    "max",
+    "maximum",
+    "mean",
+    "minimum",
+    "pairs",
+    "rounded",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "softplus",
+    "sqrt",
+    "stop_gradient",
+    "sum",
+    "tanh",
+    "where",
+]
+
 GELU_KINDS = ("tanh", "none", "sigmoid")
 ROUNDINGS = ("float16", "bfloat16", "float32", "float64")
 

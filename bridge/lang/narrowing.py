@@ -17,14 +17,12 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bridge.lang.derivatives import silu_slope
+from bridge.lang import functions
+from bridge.lang.operations import FOR_16_BITS, silu_slope
 from bridge.lang.program import COLUMNS, Node, Program, pruned, sole_column
 from bridge.lang.values import Builder
 
-DTYPES = ("float16", "bfloat16")
-LOGISTIC = frozenset({"sigmoid", "silu", "silu_slope"})
-_GELU_ORDERS = 2  # value and derivative
-_FUNCTIONS = frozenset({"sigmoid", "silu", "gelu", "exp_low"})
+_FUNCTIONS = frozenset(operation for operation, _ in FOR_16_BITS)
 _LOG_SUMS = frozenset({"logsumexp", "logsumexp_rest"})
 # Operations with the inputs whose relative error they pass on as a relative error.
 _PASSES = {"mul": (0, 1), "div": (0, 1), "neg": (0,), "abs": (0,), "where": (1, 2)}
@@ -57,13 +55,12 @@ def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
     def narrow(number: int, node: Node) -> Node:
         if number in slopes:
             return replace(node, operation="silu_slope", inputs=(slopes[number],), static=dtype)
+        static = (*node.static, dtype) if isinstance(node.static, tuple) else dtype
         # A per-row power is not worth it.
-        is_power = node.operation == "exp_low" and node.axes & COLUMNS
-        if node.operation in LOGISTIC or is_power:
-            return replace(node, static=dtype)
-        if node.operation == "gelu" and node.static[1] < _GELU_ORDERS:
-            return replace(node, static=(*node.static, dtype))
-        return node
+        is_power_of_row = node.operation == "exp_low" and not node.axes & COLUMNS
+        if (node.operation, static) not in FOR_16_BITS or is_power_of_row:
+            return node
+        return replace(node, static=static)
 
     nodes: list[Node] = []
     places: list[int] = []  # the new numbers of the program's nodes
@@ -135,13 +132,13 @@ def _may_be_rough(program: Program, is_exact: Sequence[bool], slopes: dict[int, 
 
 
 def _slopes(program: Program) -> dict[int, int]:
-    """Finds the derivatives of SiLU in the form of derivatives.py; returns x for each."""
+    """Finds the derivatives of SiLU in the form of operations.py; returns x for each."""
     nodes, found = program.nodes, {}
     for number, node in enumerate(nodes):
         if node.operation == "add" and nodes[node.inputs[0]].operation == "sigmoid":
             (x,) = nodes[node.inputs[0]].inputs
             builder = Builder()
-            silu_slope(builder.operand(0, 0, nodes[x].axes, "float"))
+            silu_slope(functions, builder.operand(0, 0, nodes[x].axes, "float"))
             if _is_copy(nodes, number, builder.nodes, {0: x}):
                 found[number] = x
     return found

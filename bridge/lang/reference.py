@@ -9,29 +9,10 @@ from typing import Any
 import numpy as np
 
 from bridge.lang import philox, roles
-from bridge.lang.gelu_reference import gelu_derivative
-from bridge.lang.program import REDUCTIONS, Program, Result, constant_of
+from bridge.lang.operations import scalar_of
+from bridge.lang.program import REDUCTIONS, Node, Program, Result, constant_of
 
 Array = Any
-
-
-def _sigmoid(x: Array) -> Array:
-    power = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + power), power / (1 + power))
-
-
-def _silu(x: Array) -> Array:
-    return np.where(x == -np.inf, -0.0, x * _sigmoid(x))
-
-
-def _softplus(x: Array) -> Array:
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
-
-
-def _silu_slope(x: Array) -> Array:
-    """The derivative of SiLU, with its limits at ±∞."""
-    s = _sigmoid(x)
-    return np.where(np.isinf(x), s, s + s * (x * _sigmoid(-x)))
 
 
 def _logsumexp(x: Array, *_: Array) -> Array:
@@ -57,54 +38,9 @@ def _argmax(x: Array) -> Array:
     return np.argmax(x, axis=-1, keepdims=True)
 
 
-# Bits of the significand, exponents of the smallest number and of the first one out of range.
-_FORMATS = {"float16": (11, -24, 16), "bfloat16": (8, -133, 128), "float32": (24, -149, 128)}
-
-
-def _rounded(x: Array, dtype: str) -> Array:
-    """Rounds to the nearest numbers of a narrower type, ties to even."""
-    bits, smallest, beyond = _FORMATS[dtype]
-    _, exponent = np.frexp(x)
-    unit = np.ldexp(1.0, np.maximum(exponent - bits, smallest))
-    nearest = np.rint(x / unit) * unit
-    return np.where(np.abs(nearest) >= np.ldexp(1.0, beyond), np.copysign(np.inf, x), nearest)
-
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
-
-_FUNCTIONS: dict[str, Callable[..., Array]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "neg": np.negative,
-    "fma": lambda x, y, z: x * y + z,
-    "abs": np.abs,
-    "minimum": np.minimum,
-    "maximum": np.maximum,
-    "lt": np.less,
-    "le": np.less_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "not": np.logical_not,
-    "where": np.where,
+# Formulae of operations that are not scalar.
+_OTHERS: dict[str, Callable[..., Array]] = {
     "float": lambda x: x.astype(np.float64),
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
-    "exp": np.exp,
-    "exp_low": np.exp,
-    "exp2": np.exp2,
-    "expm1": np.expm1,
-    "log": np.log,
-    "log1p": np.log1p,
-    "tanh": np.tanh,
-    "sigmoid": _sigmoid,
-    "silu": _silu,
-    "silu_slope": _silu_slope,
-    "softplus": _softplus,
-    "erf": _erf,
     "sum": lambda x: np.sum(x, axis=-1, keepdims=True),
     "max": lambda x: np.max(x, axis=-1, keepdims=True, initial=-np.inf),
     "argmax": _argmax,
@@ -112,6 +48,14 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "logsumexp_rest": _logsumexp_rest,
     "stop_gradient": np.positive,
 }
+
+
+def formula_of(node: Node) -> Callable[..., Array]:
+    """Returns a node's value as a function of its inputs, in float64."""
+    scalar = scalar_of(node.operation, node.static)
+    formula = _OTHERS[node.operation] if scalar is None else scalar.formula
+    assert formula is not None, f"{node.operation} is a step of a function of rows"
+    return formula
 
 
 def evaluate(
@@ -150,21 +94,17 @@ def evaluate(
                 words = philox.words(int(inputs[0]), int(inputs[1]), index)
                 values.append((words >= node.static).reshape(rows, columns))
             elif node.operation == "rounded":
-                near = _rounded(inputs[0], node.static)
+                near = formula_of(node)(inputs[0])
                 if held is not None:
                     near = inputs[0] + held.setdefault(len(values), near - inputs[0])
                 values.append(near)
             elif node.operation == "stop_gradient" and held is not None:
                 values.append(held.setdefault(len(values), inputs[0]))
-            elif node.operation == "gauss":
-                values.append(np.exp(-node.static * inputs[0] * inputs[0]))
-            elif node.operation == "gelu":
-                values.append(gelu_derivative(inputs[0], *node.static[:2]))
             elif node.operation in REDUCTIONS:
                 whole = np.broadcast_to(inputs[0], (rows, columns))
-                values.append(_FUNCTIONS[node.operation](whole, *inputs[1:]))
+                values.append(formula_of(node)(whole, *inputs[1:]))
             else:
-                values.append(_FUNCTIONS[node.operation](*inputs))
+                values.append(formula_of(node)(*inputs))
         return tuple(
             _stored(result, [np.asarray(values[i]) for i in result.nodes], space, operands)
             for result in program.results

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from bridge.lang import roles
-from bridge.lang.bytecode import REDUCTIONS
+from bridge.lang.instructions import REDUCTIONS
 from bridge.lang.residents import Residents
 from bridge.lang.sections import part_of
 

@@ -7,19 +7,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bridge.lang.bytecode import REDUCTIONS, Writer
+from bridge.lang.bytecode import Writer
+from bridge.lang.instructions import REDUCTIONS, cost_of
 from bridge.lang.program import Node, constant_of, sole_column
 from bridge.lang.registers import Instruction
 
-# Operations that cost no more than to read their value from where it was saved.
-_CHEAP = frozenset(
-    (
-        *("neg", "abs", "not", "add", "sub", "mul", "fma", "minimum", "maximum", "where"),
-        *("lt", "le", "eq", "ne", "and", "or", "float", "column", "round_float32"),
-    )
-)
+_CHEAP = 1  # costs no more than to read its value from where it was saved
 _MOST_AGAIN = 8  # cheap operations to compute a value again rather than save it
-_FREE = ("load", "load_mask", "store", "spread", "add_columns", *REDUCTIONS)
 
 
 @dataclass
@@ -62,7 +56,7 @@ def tile_sections(writer: Writer, keeps: bool = True) -> list[Tile]:
             return 0
         if producer.operation in ("load", "load_mask"):
             return 1
-        if producer.operation.removeprefix("integer_") not in _CHEAP:
+        if cost_of(producer.operation).cpu != _CHEAP:
             return _MOST_AGAIN + 1
         return min(1 + sum(map(cost, producer.reads)), _MOST_AGAIN + 1)
 
@@ -108,8 +102,7 @@ def streams_of(tile: Tile) -> list[tuple[int, int]]:
 
 def weight_of(tile: Tile) -> int:
     """Estimates the time of a section, in cheap operations."""
-    names = [each.operation.removeprefix("integer_") for each in tile.instructions]
-    return sum(1 if name in _CHEAP else 8 for name in names if name not in _FREE)
+    return sum(cost_of(each.operation).cpu for each in tile.instructions)
 
 
 def part_of(tile: Tile, roots: Collection[int], values: Collection[Any] = ()) -> Tile:

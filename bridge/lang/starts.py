@@ -10,20 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bridge.lang.instructions import BY_NAME
 from bridge.lang.registers import Instruction
 from bridge.lang.sections import Tile, part_of, weight_of
 
-# Operations with the same first half share it; sigmoid starts with e^-|x|, so it shares that of -x.
-_STARTS = {
-    "sigmoid": "silu",
-    "silu": "silu",
-    "gelu_tanh": "gelu_tanh",
-    "gelu_tanh_1": "gelu_tanh_1",
-    "gelu_tanh_2": "gelu_tanh_1",
-    "gelu_sigmoid": "gelu_sigmoid",
-    "gelu_sigmoid_1": "gelu_sigmoid_1",
-    "gelu_sigmoid_2": "gelu_sigmoid_1",
-}
 _LONG = 8  # in units of sections.weight_of: one function, or 8 cheap operations
 _MOST = 8  # starts of a section; their arrays lie on the stack and shall fit the first-level cache
 
@@ -40,11 +30,12 @@ def starts_of(tile: Tile, made_by: Mapping[Any, Instruction]) -> dict[tuple[str,
     """
     found: dict[tuple[str, Any], list[Any]] = {}
     for instruction in tile.instructions:
-        start = _STARTS.get(instruction.operation)
-        if start is None:
+        halves = BY_NAME[instruction.operation].halves
+        if halves is None:
             continue
-        of = instruction.reads[0]
+        start, of = halves.first, instruction.reads[0]
         made = made_by.get(of)
+        # Sigmoid starts with e^-|x|, so it shares the start of -x.
         if instruction.operation == "sigmoid" and made is not None and made.operation == "neg":
             of = made.reads[0]
         is_new = (start, of) not in found

@@ -149,7 +149,7 @@ class Checker {
   bool check_tile(const Instruction& in) {
     const int32_t operation = in.operation & ~kAgain;
     again_ = operation != in.operation;
-    if (again_ && operation >= kStore) return fail("a store or a reduction is repeated");
+    if (again_ && has_effect(operation)) return fail("a store or a reduction is repeated");
     switch (operation) {
       case kLoad: {
         if (in.a < 0 || in.a >= view_.header.operands) return fail("there is no such operand");

@@ -21,6 +21,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "interpreter/operations.h"
+
 namespace bridge::interpreter {
 
 struct Header {
@@ -36,7 +38,6 @@ struct Header {
   int32_t reductions;
   int32_t phases;
 };
-constexpr int32_t kVersion = 9;
 constexpr int32_t kHeaderWords = sizeof(Header) / sizeof(int32_t);
 
 // The shape of an operand or a result, in the order of ROLES in bridge/lang/bytecode.py.
@@ -53,122 +54,6 @@ enum class Role : int32_t {
 };
 constexpr int32_t kRoles = 9;
 
-// The operation of an instruction, in the order of OPERATIONS in bridge/lang/bytecode.py.
-enum Operation : int32_t {
-  // Any section: to = f(a, b, c).
-  kNegative,
-  kAbsolute,
-  kSquareRoot,
-  kReciprocalRoot,
-  kExp,
-  kExp2,
-  kExpm1,
-  kLog,
-  kLog1p,
-  kTanh,
-  kSigmoid,
-  kSilu,
-  kSoftplus,
-  kErf,
-  kGauss,
-  kGaussHalved,
-  kGeluTanh,
-  kGeluTanh1,
-  kGeluTanh2,
-  kGeluErf,
-  kGeluErf1,
-  kGeluErf2,
-  kGeluSigmoid,
-  kGeluSigmoid1,
-  kGeluSigmoid2,
-  kNot,
-  kExpCoarse,
-  kExpLow,
-  kRoundFloat16,  // to the nearest number of the type
-  kRoundBfloat16,
-  kRoundFloat32,
-  kSigmoidFloat16,  // for results of 16 bits
-  kSiluFloat16,
-  kSiluSlopeFloat16,
-  kGeluTanhFloat16,
-  kGeluTanh1Float16,
-  kGeluErfFloat16,
-  kGeluErf1Float16,
-  kGeluSigmoidFloat16,
-  kGeluSigmoid1Float16,
-  kSigmoidBfloat16,
-  kSiluBfloat16,
-  kSiluSlopeBfloat16,
-  kGeluTanhBfloat16,
-  kGeluTanh1Bfloat16,
-  kGeluErfBfloat16,
-  kGeluErf1Bfloat16,
-  kGeluSigmoidBfloat16,
-  kGeluSigmoid1Bfloat16,
-  kReciprocal16,  // 0 if a is 0
-  kExpLow16,
-  kAdd,
-  kSubtract,
-  kMultiply,
-  kDivide,
-  kMinimum,
-  kMaximum,
-  kLess,
-  kLessEqual,
-  kEqual,
-  kNotEqual,
-  kAnd,
-  kOr,
-  kExp2Lifted,
-  kLogSumTerm,
-  kLogSumTerm16,  // for numbers of 16 bits, like the others with 16
-  kFma,
-  kWhere,
-  kLogSum,
-  kLogSumRest,
-  kLogSum16,
-  kLogSumRest16,
-  kExp2BelowFloat16,
-  kExp2BelowBfloat16,
-  kElementwise,  // the number of elementwise operations
-  // Integers. Comparisons give a truth value, and kFloat a floating number.
-  kIntegerNegative = kElementwise,
-  kIntegerAdd,
-  kIntegerSubtract,
-  kIntegerMultiply,
-  kIntegerWhere,  // a is a truth value
-  kIntegerLess,
-  kIntegerLessEqual,
-  kIntegerEqual,
-  kIntegerNotEqual,
-  kFloat,
-  // Row sections.
-  kLoadRow,        // to = per_row operand a
-  kLoadLabel,      // to = label or integer operand a
-  kColumns,        // to = the number of columns
-  kSpread,         // tile register to = row register a
-  kIntegerSpread,  // the same for integers
-  kStoreRow,       // per_row result a = row register b
-  // Tile sections.
-  kLoad,      // to = operand a, its half b
-  kLoadMask,  // to = mask a
-  kColumn,    // to = the index of the column, an integer
-  kKeep,   // to = the random word is at least floating constant `extra`, an integer from 1 to 2^32;
-           // integer row registers: a is the seed, b the offset, c the index of the batch's first
-           // element (-1: it is 0)
-  kStore,  // full or halves result a = tile register b, its half c
-  kAddColumns,  // row result a += tile register b
-  // Reductions of tile register a into row register `to`; `extra` is the index of the reduction.
-  kSum,
-  kMax,
-  kArgmax,  // into an integer row register
-  kOperations,
-};
-
-__attribute__((always_inline)) constexpr bool is_reduction(int32_t operation) {
-  return operation >= kSum && operation < kOperations;
-}
-
 // A flag of an operation with a value from an earlier phase, which still exists if a row is one
 // piece.
 constexpr int32_t kAgain = 1 << 16;
@@ -180,20 +65,6 @@ struct Instruction {
   int32_t extra;
 };
 constexpr int32_t kInstructionWords = sizeof(Instruction) / sizeof(int32_t);
-
-// Returns how many registers an elementwise operation reads. Always inline, as is everything that
-// files of several instruction sets use.
-__attribute__((always_inline)) constexpr int arity(int32_t operation) {
-  return operation < kAdd ? 1 : operation < kFma ? 2 : 3;
-}
-
-// Returns true if the operation takes many times as long as an addition.
-constexpr bool takes_long(int32_t operation) {
-  return (operation >= kExp && operation <= kGeluSigmoid2) || operation == kExpCoarse ||
-         operation == kExpLow || (operation >= kSigmoidFloat16 && operation < kAdd) ||
-         (operation >= kExp2Lifted && operation <= kLogSumTerm16) ||
-         (operation >= kLogSum && operation < kElementwise) || operation == kKeep;
-}
 
 // Limits on the requests of a malformed program, larger than any real program needs.
 constexpr int32_t kMostRegisters = 1 << 12;

@@ -108,9 +108,9 @@ class _Arithmetic:
     def apply(self, node: Node, inputs: Sequence[Bounded]) -> Bounded:
         operation = node.operation
         if operation in ("lt", "le", "eq", "ne"):
-            return self.compared(operation, *inputs)
+            return self.compared(node, *inputs)
         if operation in ("and", "or", "not") or node.dtype == "int":
-            function = reference._FUNCTIONS[operation]
+            function = reference.formula_of(node)
             value = np.asarray(function(*(x.value for x in inputs)))
             return self.without(Bounded(value, np.zeros(value.shape)), inputs)
         if operation == "where":
@@ -131,7 +131,7 @@ class _Arithmetic:
             return self.without(Bounded(falling.value, error), inputs)
         if operation in _LIPSCHITZ:
             return self.smooth(node, inputs[0])
-        function = reference._FUNCTIONS[operation]
+        function = reference.formula_of(node)
         halves = 0.0 if operation in _EXACT else _ROUNDINGS.get(operation, _OTHERWISE)
         if operation == "sigmoid" and node.static:
             halves = _ROUGH[node.static][0] / self.half_unit
@@ -149,8 +149,8 @@ class _Arithmetic:
             return Bounded(bounded.value, np.where(overflows, np.inf, bounded.error + own))
         return bounded
 
-    def compared(self, operation: str, x: Bounded, y: Bounded) -> Bounded:
-        value = reference._FUNCTIONS[operation](x.value, y.value)
+    def compared(self, node: Node, x: Bounded, y: Bounded) -> Bounded:
+        value = reference.formula_of(node)(x.value, y.value)
         if np.asarray(x.value).dtype.kind in "iu":
             return self.without(Bounded(value, np.zeros(value.shape)), [x, y])
         (low, high), (below, above) = x.ends(), y.ends()
@@ -164,7 +164,7 @@ class _Arithmetic:
             kind, order, *dtypes = node.static
             value, dtype = gelu_derivative(x.value, kind, order), "".join(dtypes)
         else:
-            value = reference._FUNCTIONS[node.operation](x.value)
+            value = reference.formula_of(node)(x.value)
             dtype = node.static or ""
         error = _LIPSCHITZ[node.operation] * x.error
         if dtype:
@@ -225,7 +225,7 @@ class _Arithmetic:
             first = np.isnan(np.take_along_axis(x.value, value, -1))
             known = np.all(clear, axis=-1, keepdims=True) | first
             return Bounded(value, np.where(known & ~unknown, 0.0, np.inf))
-        function = reference._FUNCTIONS[operation]
+        function = reference._OTHERS[operation]
         value, low, high = function(x.value), function(low), function(high)
         error = np.maximum(high - value, value - low)
         if operation == "logsumexp" and count:
