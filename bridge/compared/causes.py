@@ -17,7 +17,7 @@ from bridge.compared.found import SMALL
 
 if TYPE_CHECKING:
     from bridge.compared.found import Found
-    from bridge.compared.search import Search
+    from bridge.compared.state import State
 
 NARROW = {"bfloat16", "float16"}
 
@@ -30,7 +30,7 @@ class Cause:
     is_certain: bool = False
 
 
-def cause_of(found: Found, search: Search) -> Cause:
+def cause_of(found: Found, search: State) -> Cause:
     """Returns the known mistake that a part shows, an empty sentence for others."""
     for rule in _RULES:
         cause = rule(found, search)
@@ -39,7 +39,7 @@ def cause_of(found: Found, search: Search) -> Cause:
     return Cause()
 
 
-def _region(found: Found, search: Search) -> list[Any]:
+def _region(found: Found, search: State) -> list[Any]:
     """Returns the steps of JAX from the first wrong value to the one that both go on with."""
     if found.jax is None:
         return []
@@ -53,14 +53,14 @@ def _region(found: Found, search: Search) -> list[Any]:
     return [tape.steps[k] for k in places]
 
 
-def _equations(found: Found, search: Search) -> Iterator[Any]:
+def _equations(found: Found, search: State) -> Iterator[Any]:
     for step in _region(found, search):
         run = getattr(step.run, "inner", step.run)
         if hasattr(run, "eqn"):
             yield run.eqn
 
 
-def _literals(found: Found, search: Search) -> list[tuple[str, float]]:
+def _literals(found: Found, search: State) -> list[tuple[str, float]]:
     """Returns the constants in the first steps of JAX, with the operations that take them."""
     values = []
     for step in _region(found, search):
@@ -74,7 +74,7 @@ def _options(found: Found) -> dict[str, Any]:
     return found.torch.place.options if found.torch is not None and found.torch.place else {}
 
 
-def _gradient(found: Found, search: Search) -> Cause | None:
+def _gradient(found: Found, search: State) -> Cause | None:
     """Names the parameters whose gradient torch has and JAX has not."""
     is_joined = found.jax_join is not None
     if found.torch is None or is_joined or found.torch.index < search.recording.forward:
@@ -91,7 +91,7 @@ def _gradient(found: Found, search: Search) -> Cause | None:
     return Cause(f"no gradient in JAX equals that of {' and '.join(names)}") if names else None
 
 
-def _rounding(found: Found, search: Search) -> Cause | None:
+def _rounding(found: Found, search: State) -> Cause | None:
     names = []
     for eqn in _equations(found, search):
         if eqn.primitive.name == "convert_element_type":
@@ -103,7 +103,7 @@ def _rounding(found: Found, search: Search) -> Cause | None:
     return None
 
 
-def _eps(found: Found, search: Search) -> Cause | None:
+def _eps(found: Found, search: State) -> Cause | None:
     eps = _options(found).get("eps")
     if eps is None or found.jax is None or not isinstance(eps, float):
         return None
@@ -117,7 +117,7 @@ def _eps(found: Found, search: Search) -> Cause | None:
     return None
 
 
-def _momentum(found: Found, search: Search) -> Cause | None:
+def _momentum(found: Found, search: State) -> Cause | None:
     """Running statistics: the weight of the batch's own."""
     options = _options(found)
     here = options.get("momentum")
@@ -136,7 +136,7 @@ def _momentum(found: Found, search: Search) -> Cause | None:
     return None
 
 
-def _gelu(found: Found, search: Search) -> Cause | None:
+def _gelu(found: Found, search: State) -> Cause | None:
     if found.torch is None or found.torch.op.removesuffix("_backward") not in ("gelu", "silu"):
         return None
     here = "sigmoid"
@@ -149,7 +149,7 @@ def _gelu(found: Found, search: Search) -> Cause | None:
     return None
 
 
-def _window(found: Found, search: Search) -> Cause | None:
+def _window(found: Found, search: State) -> Cause | None:
     """Convolutions and pools: strides, padding and dilation."""
     options = _options(found)
     if "stride" not in options or "padding" not in options:
@@ -197,7 +197,7 @@ def _each(value: Any, n: int) -> list[int]:
     return row * n if len(row) == 1 else row
 
 
-def _axis(found: Found, search: Search) -> Cause | None:
+def _axis(found: Found, search: State) -> Cause | None:
     options = _options(found)
     if found.torch is None or "softmax" not in found.torch.op:
         return None
@@ -211,7 +211,7 @@ def _axis(found: Found, search: Search) -> Cause | None:
     return None
 
 
-def _interpolation(found: Found, search: Search) -> Cause | None:
+def _interpolation(found: Found, search: State) -> Cause | None:
     if found.torch is None or not found.torch.op.startswith("upsample"):
         return None
     kind = found.torch.op.removeprefix("upsample_").removeprefix("_").split(".")[0]
@@ -232,7 +232,7 @@ def cause_of_numbers(found: Found) -> Cause | None:
     return _turned(found.expected, found.got) or _shifted(found, found.expected, found.got)
 
 
-def _numbers(found: Found, search: Search) -> Cause | None:
+def _numbers(found: Found, search: State) -> Cause | None:
     return found.numbers or cause_of_numbers(found)
 
 
@@ -299,7 +299,7 @@ def _counts(found: Found) -> list[int]:
     return sorted(n for n in counts if n > 1)
 
 
-def _dropout(found: Found, search: Search) -> Cause | None:
+def _dropout(found: Found, search: State) -> Cause | None:
     for step in _region(found, search):
         line = step.key[1]
         if line is not None and line in search.tape.random:
@@ -315,7 +315,7 @@ def _drawn(side: str, is_dropout: bool) -> str:
     return f"random numbers are drawn {side}" + (": dropout is on" if is_dropout else "")
 
 
-def _choice(found: Found, search: Search) -> Cause | None:
+def _choice(found: Found, search: State) -> Cause | None:
     if found.torch is None or found.torch.printed is None or not found.torch.printed.is_whole:
         return None
     a, b = found.expected, found.got

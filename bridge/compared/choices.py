@@ -17,10 +17,10 @@ from bridge.compared.layers import again_found
 from bridge.compared.values import Value
 
 if TYPE_CHECKING:
-    from bridge.compared.search import Search
+    from bridge.compared.state import State
 
 
-def wrong_choices(search: Search) -> list[Found]:
+def wrong_choices(search: State) -> list[Found]:
     """Finds the first wrong choice of JAX before its first dead value, and those of its line.
 
     JAX goes on with the choices of torch. A choice counts only if a wrong output depends on it.
@@ -50,7 +50,7 @@ def _choices(values: Sequence[Value]) -> Iterator[Value]:
             yield value
 
 
-def _is_of_same(search: Search, ours: Value, theirs: Value) -> bool:
+def _is_of_same(search: State, ours: Value, theirs: Value) -> bool:
     """True for as many whole numbers, taken from the same floating-point ones."""
     assert ours.printed is not None
     assert theirs.printed is not None
@@ -66,7 +66,7 @@ def _is_equal(ours: Value, theirs: Value) -> bool:
     return theirs.printed is not None and ours.printed.matches(theirs.printed)
 
 
-def _replaced(search: Search, ours: Value, theirs: Value) -> list[Found]:
+def _replaced(search: State, ours: Value, theirs: Value) -> list[Found]:
     """Puts torch's choices in place of those of JAX, of later runs of the line too."""
     tape, replay = search.tape, search.replay
     pairs = [(ours, theirs), *_again(search, ours, theirs)]
@@ -86,7 +86,7 @@ def _replaced(search: Search, ours: Value, theirs: Value) -> list[Found]:
     return [first, *again_found(first, [(t, j.index) for t, j in pairs[1:]], search, replay.errors)]
 
 
-def _again(search: Search, ours: Value, theirs: Value) -> list[tuple[Value, Value]]:
+def _again(search: State, ours: Value, theirs: Value) -> list[tuple[Value, Value]]:
     """Returns later choices that the same lines make, if both sides have the same number."""
     values, tape = search.recording.values, search.tape
     step = tape.steps[tape.maker[theirs.index]]

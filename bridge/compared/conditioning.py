@@ -19,7 +19,7 @@ from bridge.compared.tape import Tape, printed
 from bridge.compared.values import EQUAL, Value
 
 if TYPE_CHECKING:
-    from bridge.compared.search import Search
+    from bridge.compared.state import State
 
 LARGE = 100.0  # two decimal digits are lost
 ROUNDING = 1e-15  # of each of the two terms, in float64
@@ -29,7 +29,7 @@ DEAD = 48  # dead values that are looked at for such an operand
 TRIES = 3  # arrays of torch for one of JAX, and times that one wrong value is tried
 
 
-def cancelled(search: Search) -> list[str]:
+def cancelled(search: State) -> list[str]:
     """Returns a sentence for each line of JAX that loses digits which torch keeps."""
     lines: dict[str, float] = {}
     for value in search.tape.values:
@@ -66,7 +66,7 @@ def cancellation(values: Sequence[Value], value: Value) -> float:
     return min(means[1:]) / means[0] if means[0] else 0.0
 
 
-def rounded_alike(search: Search) -> str:
+def rounded_alike(search: State) -> str:
     """Lets JAX round torch's numbers in place of its own, if a wrong value is right then.
 
     The numbers differ by rounding only, so neither side is wrong. Numbers that lie exactly on a
@@ -107,7 +107,7 @@ def rounded_alike(search: Search) -> str:
     return ""
 
 
-def _torch_operands(search: Search, operand: int) -> list[np.ndarray]:
+def _torch_operands(search: State, operand: int) -> list[np.ndarray]:
     """Returns arrays that torch rounds, of the shape of a value of JAX, its partner first."""
     values, own = search.recording.values, search.tape.values[operand].printed
     assert own is not None
@@ -134,7 +134,7 @@ def _where_close(array: np.ndarray, got: np.ndarray) -> np.ndarray | None:
     return np.where(is_close, expected, got)
 
 
-def _run_to(search: Search, place: int, index: int) -> np.ndarray:
+def _run_to(search: State, place: int, index: int) -> np.ndarray:
     """Returns the array of a value, run from a step on."""
     arrays = search.replay.before(place)
     for k in range(place, search.tape.maker[index] + 1):
@@ -162,7 +162,7 @@ def _roundings(tape: Tape, value: Value) -> list[tuple[int, int]]:
     return sorted(found, reverse=True)
 
 
-def rounded_behind(search: Search, first: Value) -> tuple[set[int], str]:
+def rounded_behind(search: State, first: Value) -> tuple[set[int], str]:
     """Returns the values between one of JAX and the outputs on ways without a rounding.
 
     Returns:

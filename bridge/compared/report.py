@@ -155,8 +155,11 @@ class Report:
                 break
             rows += text
             left -= len(text)
+        # What differs first is never cut.
+        whole = len(self.warnings) + len(self.tokens)
         return "\n".join(
-            row if len(row) <= width else row[: width - 1] + "…" for row in rows + tail
+            row if i < whole or len(row) <= width else row[: width - 1] + "…"
+            for i, row in enumerate(rows + tail)
         )
 
     def html(self, path: Any) -> None:

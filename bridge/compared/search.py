@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.compared.axes import error_of
@@ -10,48 +9,23 @@ from bridge.compared.causes import cause_of_numbers
 from bridge.compared.choices import wrong_choices
 from bridge.compared.conditioning import rounded_alike, rounded_behind
 from bridge.compared.found import SMALL, Found, Join
-from bridge.compared.held import Held, Substitute, budget
+from bridge.compared.held import Substitute
 from bridge.compared.jax_run import JaxSide
 from bridge.compared.joins import AHEAD, Joins
 from bridge.compared.layers import again_found, alike
-from bridge.compared.pairs import Pairs
-from bridge.compared.randomness import lines_of_dropout
-from bridge.compared.recorder import RANDOM as RANDOM_OPS
-from bridge.compared.replay import Replay
-from bridge.compared.tape import RANDOM as RANDOM_EQUATIONS
+from bridge.compared.state import State
 from bridge.compared.torch_run import TorchSide
-from bridge.compared.values import Value, between, frontier, is_piece, unmoved
+from bridge.compared.values import Value, between, is_piece, unmoved
 
 MOST = 400  # parts
 
 
-@dataclass
-class Search(Pairs):
-    """The parts of both runs, found one after the other.
-
-    Attributes:
-      found: the parts.
-      is_joined: both sides met again behind each of them.
-      dropout: the lines that draw random numbers for dropout.
-      boundaries: sentences about numbers that rounding leaves on another side of a boundary.
-      tried: how often a wrong value was tried with numbers on the other side.
-    """
-
-    found: list[Found] = field(default_factory=list)
-    is_joined: bool = True
-    boundaries: list[str] = field(default_factory=list)
-    tried: dict[int, int] = field(default_factory=dict)
+class Search(State):
+    """The parts of both runs, found one after the other."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # An eighth is left for the arrays that a run has in use.
-        eighth = budget(self.recording.values) / 8
-        tried, replaced = (Held(self.torch_side, self.recording, 3 * eighth) for _ in range(2))
-        here, there = self.recording, self.tape
-        self.dropout = lines_of_dropout(here.values, RANDOM_OPS, here.random)
-        self.dropout |= lines_of_dropout(there.values, RANDOM_EQUATIONS, there.random)
-        self.replay = Replay(self.tape, replaced, eighth)
-        self._joins = Joins(self, self.replay, tried)
+        self._joins = Joins(self, self.replay, self.held)
 
     def run(self) -> None:
         """Finds all parts."""
@@ -92,12 +66,6 @@ class Search(Pairs):
             for t, j in pairs
             if t.printed is not None and t.printed.is_whole
         ]
-
-    def first_dead(self) -> Value | None:
-        """Returns the first dead value of JAX, None without one."""
-        if not self.jax_dead:
-            return None
-        return self.tape.values[frontier(self.tape.values, self.jax_dead, self.joined)[0]]
 
     def next(self) -> list[Found]:
         """Finds the first part that is left and goes on with torch's value behind it."""

@@ -22,7 +22,7 @@ from bridge.generated import requests
 from bridge.generated.ahead import requests_towards, trained_sets
 from bridge.generated.requests import Request
 from bridge.lang import roles
-from bridge.ops import program
+from bridge.ops import run_program
 from bridge.ops.traced import Traced, traced
 
 
@@ -81,7 +81,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     ) -> None:
         found.append(Request(program, arithmetic, tuple(dtypes), has_start, "", function))
 
-    monkeypatch.setattr(program, "asked_for", note)
+    monkeypatch.setattr(run_program, "asked_for", note)
     return found
 
 

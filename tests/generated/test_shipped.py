@@ -22,7 +22,7 @@ from bridge import _native
 from bridge.catalogue import hot
 from bridge.generated import asked_for, cuda_compiler, requests, shipped
 from bridge.generated.requests import Request
-from bridge.ops import program
+from bridge.ops import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITER = ROOT / "cmake" / "write_hot_programs.py"
@@ -149,7 +149,7 @@ def test_what_training_calls_in_bfloat16_is_among_them(
     archive: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(program, "asked_for", lambda *of: calls.append(of[:4]))
+    monkeypatch.setattr(run_program, "asked_for", lambda *of: calls.append(of[:4]))
     torch.manual_seed(0)
     x, residual = (torch.randn(3, 72, dtype=torch.bfloat16).requires_grad_() for _ in range(2))
     weight, bias = (torch.randn(72, dtype=torch.bfloat16).requires_grad_() for _ in range(2))
@@ -175,7 +175,7 @@ def test_so_is_what_jax_calls(
     import jax.numpy as jnp
 
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(program, "asked_for", lambda *of: calls.append(of[:4]))
+    monkeypatch.setattr(run_program, "asked_for", lambda *of: calls.append(of[:4]))
 
     def loss(x: Any, weight: Any, bias: Any, labels: Any) -> Any:
         y = bj.rms_norm(x, weight)

@@ -176,7 +176,7 @@ def test_a_loss_without_logits_of_a_head_that_has_an_adapter_since(replaced_fami
     replaced_families.append(huggingface.replace(model, linear_loss=True))
     model.lm_head = Adapted(model.lm_head)
     with pytest.raises(
-        ValueError, match=r"has become Adapted, which made .* of shape \[2, 9, 96\]"
+        ValueError, match=r"has become Adapted, which changed .* to shape \[2, 9, 96\]"
     ):
         model(ids, labels=ids)
 

@@ -143,29 +143,34 @@ class _Kept:
     saved tensors has replaced that tensor (offloading), there is no object, and the backward pass
     runs the forward pass again.
 
-    A residual in a saved tensor's memory is read again from the tensor if that lies elsewhere by
-    then: FSDP frees parameters after the forward pass and gathers them again before the backward
-    pass, and a hook that has copied a tensor allows writes to the original.
+    A residual in a saved tensor's memory is read again from the tensor in two cases: its storage has
+    moved (FSDP frees parameters after the forward pass and gathers them again before the backward
+    pass), or a hook has saved another tensor, which allows writes to the original. An input that got
+    other memory by `.data =` leaves the residual where it was.
     """
 
-    __slots__ = ("addresses", "forward", "residuals")
+    __slots__ = ("forward", "places", "residuals")
 
-    def __init__(self, forward: Forward, residuals: list[Any], saved: Sequence[Tensor]) -> None:
+    def __init__(
+        self, forward: Forward, residuals: list[Any], saved: Sequence[Tensor], inputs: int
+    ) -> None:
+        """`saved` has the inputs, then outputs; the object of an output would keep itself."""
         self.forward = forward
         self.residuals = residuals
-        self.addresses = [(n, i, _address(saved[i])) for n, i in forward.saved]
+        self.places = [
+            (n, i, storage, storage.data_ptr(), saved[i] if i < inputs else None)
+            for n, i in forward.saved
+            for storage in (saved[i].untyped_storage(),)
+        ]
 
     def current(self, saved: Sequence[Tensor]) -> list[Any]:
-        """Returns the residuals; those of moved tensors are read from the saved tensors."""
+        """Returns the residuals; those of moved or replaced tensors are read from `saved`."""
         residuals = list(self.residuals)
-        for n, i, address in self.addresses:
-            if _address(saved[i]) != address:
+        for n, i, storage, address, own in self.places:
+            is_replaced = saved[i] is not own and saved[i].untyped_storage().data_ptr() != address
+            if is_replaced or storage.data_ptr() != address:
                 residuals[n] = to_array(saved[i], None, True)
         return residuals
-
-
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 class _Token(Tensor):
@@ -214,9 +219,10 @@ class _EagerCall(ProgramFunction):
             forward = forward_of(program, wanted)
             results = forward.run(*arrays)
             outputs = outputs_of(program, results[: forward.out_count])
+            inputs = len(saved)
             saved += [outputs[i] for i in forward.aliased]
             token = _EMPTY.as_subclass(_Token)
-            token.kept = _Kept(forward, forward.residuals(arrays, results), saved)
+            token.kept = _Kept(forward, forward.residuals(arrays, results), saved, inputs)
             ctx.save_for_backward(*saved, token)
         else:
             outputs = outputs_of(program, program.run(*arrays))
