@@ -143,10 +143,10 @@ class _Kept:
     saved tensors has replaced that tensor (offloading), there is no object, and the backward pass
     runs the forward pass again.
 
-    A residual in a saved tensor's memory is read again from the tensor in two cases: its storage has
-    moved (FSDP frees parameters after the forward pass and gathers them again before the backward
-    pass), or a hook has saved another tensor, which allows writes to the original. An input that got
-    other memory by `.data =` leaves the residual where it was.
+    A residual in a saved tensor's memory is read again from the tensor in two cases: its storage
+    has moved (FSDP frees parameters after the forward pass and gathers them again before the
+    backward pass), or a hook has saved another tensor, which allows writes to the original. An
+    input that got other memory by `.data =` leaves the residual where it was.
     """
 
     __slots__ = ("forward", "places", "residuals")
