@@ -57,31 +57,16 @@ __attribute__((always_inline)) constexpr int arity(int32_t operation) {{
 
 // Returns true if the operation takes many times as long as an addition.
 constexpr bool takes_long(int32_t operation) {{
-  switch (operation) {{
 {long}
-      return true;
-    default:
-      return false;
-  }}
 }}
 
 __attribute__((always_inline)) constexpr bool is_reduction(int32_t operation) {{
-  switch (operation) {{
 {reductions}
-      return true;
-    default:
-      return false;
-  }}
 }}
 
 // Returns true for a store, a column sum or a reduction: no section repeats it.
 __attribute__((always_inline)) constexpr bool has_effect(int32_t operation) {{
-  switch (operation) {{
 {effects}
-      return true;
-    default:
-      return false;
-  }}
 }}
 
 }}  // namespace bridge::interpreter
@@ -161,6 +146,12 @@ def _labels(names: Iterable[str]) -> list[str]:
     return [f"    case {symbol_of(name)}:" for name in names]
 
 
+def _is_one_of(names: Iterable[str]) -> str:
+    """The body of a function that is true for these operations."""
+    lines = ["  switch (operation) {", *_labels(names), "      return true;"]
+    return "\n".join([*lines, "    default:", "      return false;", "  }"])
+
+
 def _arities() -> list[str]:
     lines = []
     for arity in (2, 3):
@@ -188,8 +179,8 @@ def files() -> dict[str, str]:
     def joined(lines: Iterable[str]) -> str:
         return "\n".join(lines)
 
-    def labels(*places: Place) -> str:
-        return joined(_labels(each.name for each in OTHERS if each.place in places))
+    def at(*places: Place) -> str:
+        return _is_one_of(each.name for each in OTHERS if each.place in places)
 
     halved = [each for each in SCALARS if each.halves]
     return {
@@ -197,9 +188,9 @@ def files() -> dict[str, str]:
             version=VERSION,
             names=joined(_names()),
             arities=joined(_arities()),
-            long=joined(_labels(each.name for each in INSTRUCTIONS if each.cost.takes_long)),
-            reductions=labels(Place.REDUCTION),
-            effects=labels(Place.STORE, Place.REDUCTION),
+            long=_is_one_of(each.name for each in INSTRUCTIONS if each.cost.takes_long),
+            reductions=at(Place.REDUCTION),
+            effects=at(Place.STORE, Place.REDUCTION),
         ),
         "elementwise.h": _ELEMENTWISE.format(
             start=joined(_cases(halved, lambda each: each.halves.start)),  # type: ignore[union-attr]

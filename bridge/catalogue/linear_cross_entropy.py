@@ -5,7 +5,7 @@ from __future__ import annotations
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.form import INTEGERS
 
-# With fewer rows, reading the weight and adding to its gradient dominates the matrix product.
+# Below this many rows, reading the weight and adding to its gradient dominates the product.
 _FEWEST = 256
 _MANY, _FEWEST_OF_MANY = 4096, 512
 

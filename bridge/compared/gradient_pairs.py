@@ -85,7 +85,7 @@ class GradientPairs:
                         del parts[piece]
         if _same_numbers(left.values(), left_there.values()):
             left, left_there = {}, {}
-        # Without any of torch's left, those of JAX are tables and other arrays that torch computes.
+        # If torch has none left, those of JAX are tables and other arrays that torch computes.
         return [*wrong, *left], [*wrong_there, *(left_there if left else ())]
 
     def _is_same(self, name: str, other: str) -> bool:

@@ -83,7 +83,7 @@ class Pairs:
         self.jax_dead = dead(jax, jax_pairs, wrong_jax, self.settled_jax, self.joined)
         self.torch_dead = dead(torch, torch_pairs, wrong_torch, self.settled_torch)
         if not is_forward:
-            # What the forward pass keeps for the backward pass is no part: torch has none of it.
+            # Residuals of the forward pass are no part: torch has no such values.
             self.jax_dead = [k for k in self.jax_dead if k in self._backward]
 
     def unpaired_gradients(self) -> tuple[list[str], list[str]]:

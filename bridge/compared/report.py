@@ -155,7 +155,7 @@ class Report:
                 break
             rows += text
             left -= len(text)
-        # What differs first is never cut.
+        # The first difference is never cut.
         whole = len(self.warnings) + len(self.tokens)
         return "\n".join(
             row if i < whole or len(row) <= width else row[: width - 1] + "…"

@@ -19,7 +19,7 @@ from bridge.ops.traced import Traced
 
 # A compiler takes a few hundred MiB.
 _MOST_COMPILERS = 8
-# With at most this many floating operands, each may be trained alone, or be the only frozen one.
+# Up to this many floating operands, each may be trained alone, or be the only frozen one.
 _FEW = 4
 _SHARED = (roles.Row, roles.Table)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from bridge.generated.cache import CompileError, cached, headers, headers_digest, run, version_of
 from bridge.generated.nvrtc import find_nvrtc, places
 
-# As in cpp/cuda/CMakeLists.txt: the bits of every result depend on these flags.
+# The flags of cpp/cuda/CMakeLists.txt: the bits of every result depend on them.
 _FLAGS = ("-fmad=false", "-ftz=false", "-prec-div=true", "-prec-sqrt=true")
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 

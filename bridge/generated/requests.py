@@ -33,7 +33,7 @@ from bridge.lang.emission import free_constants, source_of
 from bridge.lang.emission_cuda import Emitted, cuda_source_of
 from bridge.lang.program import Program
 
-# As numbered in cpp/include/bridge/bridge.h.
+# The order of the numbers in cpp/include/bridge/bridge.h.
 _DTYPES = (
     *("float16", "bfloat16", "float32", "float64"),
     *("bool", "uint8", "int64", "uint32", "int8", "int16", "int32", "uint16", "uint64"),

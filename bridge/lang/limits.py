@@ -5,7 +5,7 @@ from __future__ import annotations
 from bridge.lang.errors import ProgramTooLarge
 from bridge.lang.program import Program
 
-# As in cpp/include/bridge/bridge.h, less the arguments that torch's dispatcher (64) needs itself.
+# The limits of cpp/include/bridge/bridge.h, less the arguments that torch's dispatcher (64) needs.
 MOST_OPERANDS, MOST_RESULTS = 56, 31
 MOST_INSTRUCTIONS = 1 << 16
 MOST_REGISTERS = 1 << 12  # of each kind, constants included

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-# As in cpp/walks/columns/column_sum_tree.h, column_sums.cuh and cpp/cuda/simt_cuda.h: rows of a
-# leaf, rows of a chunk, children of a node, and the fewest leaves and elements for a column driver.
+# The constants of cpp/walks/columns/column_sum_tree.h, column_sums.cuh and cpp/cuda/simt_cuda.h:
+# rows of a leaf, rows of a chunk, children of a node, and the fewest leaves and elements for a
+# column driver.
 _LANE_ROWS, _CHUNK_ROWS, _WIDTH = 16, 128, 64
 _MANY_LANES, _MANY_ELEMENTS = 66, 1 << 24
 

@@ -25,7 +25,7 @@ _LOG2E, _LOG2E_LOW = float.fromhex("0x1.71547652b82fep+0"), float.fromhex("0x1.7
 
 @dataclass(frozen=True)
 class _Format:
-    """What cpp/math/softmax.h and cpp/math/exp2.h have of a type: see there."""
+    """The constants of cpp/math/softmax.h and cpp/math/exp2.h for one type."""
 
     largest: float
     bound: int
@@ -84,7 +84,7 @@ def arithmetic_of(dtype: str) -> str:
 
 
 def _hidden(*masks: Any) -> Any | None:
-    """Where one of the masks that are there hides an element."""
+    """Returns a mask of the elements that any present mask hides."""
     present = [mask for mask in masks if mask is not None]
     return functools.reduce(lambda a, b: a | b, present) if present else None
 

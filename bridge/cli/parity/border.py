@@ -115,7 +115,7 @@ def _there_and_back(
         copy,
         tensor.numel(),
         max(_differing(tensor, home), computed),
-        # Without elements there is no memory to share.
+        # A tensor of no elements has no memory to share.
         promised,
         home.data_ptr() == tensor.data_ptr() if tensor.numel() else promised,
         refused,

@@ -194,7 +194,7 @@ def _transpose(
     placed = _in_places(op, params, [None if type(ct) is Zero else ct for ct in cotangents])
     shares = 1
     if axis is not None and axis not in varying_axes_of(avals[0]):
-        # Without check_vma, JAX divides the cotangent of a replicated result among the devices.
+        # If check_vma is off, JAX divides the cotangent of a replicated result among the devices.
         shares = jax.lax.axis_size(axis)
         placed = tuple(
             jax.lax.psum(ct, axis) if ct is not None and not has_columns_of(role) else ct

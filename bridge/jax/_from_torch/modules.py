@@ -98,7 +98,7 @@ class FunctionalModule:
     ) -> tuple[Any, dict[str, Tensor]]:
         """Returns the module's result and its new buffers; the given ones do not change."""
         tensors = dict(parameters)
-        # With several GPUs, the module's own buffers may be on another GPU than this call.
+        # The module's own buffers may be on another GPU than this call.
         device = next((tensor.device for tensor in tensors.values()), None)
         for name, buffer in buffers.items():
             tensors[name] = buffer.detach().to(device or buffer.device, copy=True)

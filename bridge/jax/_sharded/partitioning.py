@@ -235,7 +235,7 @@ def _agreed(
     site: Site, alone: bool, arrays: Sequence[Any], roles: Sequence[Role]
 ) -> tuple[Mesh, Split]:
     """Chooses one split of the space: the finest among the arrays that fill it."""
-    # Without Shardy the sharding of some arrays is unknown here, for example of constants.
+    # Shardy alone tells the sharding of some arrays here, for example of constants.
     full = [
         (array, role)
         for array, role in zip(arrays, roles, strict=True)

@@ -113,7 +113,7 @@ class _Shard(Part):
         Args:
           sent, received: the block, 0 or 1, that is sent or received in the first permutation.
         """
-        # As integers: a conversion to float32 on XLA's CPU would change the bits of a NaN.
+        # Bits travel as integers: a conversion to float32 on XLA's CPU would change those of a NaN.
         narrow = np.dtype(array.dtype).itemsize == 2
         bits = lax.bitcast_convert_type(array, np.uint16) if narrow else array
         width, dim, whole = array.shape[-1] // 2, array.ndim - 1, bits

@@ -39,7 +39,7 @@ from bridge.generated.requests import in_background
 
 _NAME = "bridge_nodes"
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
-# With `-z now`, a symbol missing from torch fails when the module is loaded, not when it is called.
+# `-z now` reports a symbol missing from torch when the module is loaded, not when it is called.
 _LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch_python", "-Wl,-z,now")
 _INCLUDED = ("border/binding/operand.h", "include/bridge/bridge.h")
 # The most operands and wanted results of a call: a node has one bit for each.

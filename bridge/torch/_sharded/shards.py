@@ -150,7 +150,7 @@ def exchange_along(x: Tensor, mesh: Any, axis: int, to: Sequence[int], of: Seque
     sent, received = ([int(i in each) for i in range(mesh.size(axis))] for each in (to, of))
     if x.numel() == 0:
         return x
-    # As bytes: not every transport takes every dtype.
+    # Numbers travel as bytes: not every transport takes every dtype.
     numbers = x.contiguous().view(torch.uint8)
     name = mesh.get_group(axis).group_name
     found = wait_tensor(all_to_all_single(numbers, received, sent, name))
