@@ -102,6 +102,8 @@ class _Lowered:
         if operation == "keep":
             threshold = self._add("constant", (), float(node.static).hex(), 0)
             inputs = (threshold, *inputs, *start)
+        elif operation == "columns" and node.dtype == "int":
+            operation = "integer_columns"
         elif operation in INTEGER and self.nodes[inputs[-1]].dtype == "int":
             operation = f"integer_{operation}"
         elif scalar := scalar_of(operation, node.static):

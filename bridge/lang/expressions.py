@@ -94,8 +94,10 @@ class Expressions:
         read = [self.name(value) for value in instruction.reads]
         if self._is_rounded_there(instruction):
             return read[0]
-        if operation == "columns":
+        if operation == "integer_columns":
             return f"{self.walk}.cols()"
+        if operation == "columns":
+            return f"static_cast<Real>({self.walk}.cols())"
         if inline := BY_NAME[operation].inline:
             named = dict(zip("abc", read, strict=False))
             return re.sub(r"\b[abc]\b", lambda letter: named[letter[0]], inline)

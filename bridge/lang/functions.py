@@ -281,8 +281,8 @@ def column() -> Value:
 
 
 def columns() -> Value:
-    """The number of columns of a row, a floating number."""
-    return builder_of().node("columns", axes=0)
+    """The number of columns of a row, an integer."""
+    return builder_of().node("columns", axes=0, dtype="int")
 
 
 def column_sum(x: Any) -> ColumnSum:

@@ -63,6 +63,7 @@ OTHERS: tuple[Other, ...] = (
     Other("load_row", Place.ROW, note="to = per_row operand a"),
     Other("load_label", Place.ROW, note="to = label or integer operand a"),
     Other("columns", Place.ROW, note="to = the number of columns"),
+    Other("integer_columns", Place.ROW, note="the same, an integer"),
     Other("spread", Place.ROW, note="tile register to = row register a"),
     Other("integer_spread", Place.ROW, note="the same for integers"),
     Other("store_row", Place.ROW, note="per_row result a = row register b"),

@@ -22,7 +22,7 @@ import numpy as np
 from bridge.lang.gelu_reference import gelu_derivative
 from bridge.lang.scalar import COARSE, CONVERSION, FUNCTION, ROOT, SHORT, Cost, Halves, Scalar
 
-VERSION = 9  # of the bytecode: raise it when an instruction gets another number
+VERSION = 10  # of the bytecode: raise it when an instruction gets another number
 
 DTYPES_OF_16_BITS = ("float16", "bfloat16")
 _GELU = {"tanh": "gelu_tanh", "none": "gelu_erf", "sigmoid": "gelu_sigmoid"}

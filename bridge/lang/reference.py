@@ -88,7 +88,7 @@ def evaluate(
             elif node.operation == "column":
                 values.append(np.arange(columns)[None, :])
             elif node.operation == "columns":
-                values.append(np.float64(columns))
+                values.append(np.asarray(columns, np.int64 if node.dtype == "int" else np.float64))
             elif node.operation == "keep":
                 index = np.arange(rows * columns, dtype=np.uint64)
                 words = philox.words(int(inputs[0]), int(inputs[1]), index)

@@ -110,7 +110,7 @@ def stage(program: Program, phase: int, columns: int, is_summed: bool) -> Progra
             position = len(program.operands) + known.index(number)
             return builder.operand(position, 0, ROWS, node.dtype)
         if node.operation == "columns":
-            return builder.constant(float(columns))
+            return builder.constant(columns if node.dtype == "int" else float(columns))
         if node.operation == "column":
             column = builder.node("column", axes=node.axes, dtype=node.dtype)
             return builder.apply("add", column, builder.operand(first, 0, 0, "int"))

@@ -121,6 +121,8 @@ class Builder:
         node = self.nodes[value.number]
         if node.operation == "constant":
             return self.constant(float(constant_of(node)))
+        if node.operation == "columns":
+            return self.node("columns", axes=0)
         return self.node("float", (value.number,))
 
     def _alike(self, values: list[Value]) -> list[Value]:

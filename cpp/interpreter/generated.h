@@ -79,7 +79,7 @@ class GeneratedMachine {
   // be longer than the rows, and its numbers may be slow to compute.
   int64_t row_count() const { return here_.count; }
   Real constant(int i) const { return constants_[i]; }
-  Real cols() const { return static_cast<Real>(call_.cols); }
+  int64_t cols() const { return call_.cols; }
   void load_row(int32_t operand, int32_t to) const {
     here_.load_rows(call_.operand[operand], row(to));
   }

@@ -82,7 +82,7 @@ class ColumnWalk : public RowPlaces<P> {
     return static_cast<T*>(a.data) + interpreter::element_of(a, space_.cols, half, 0) +
            simt::unknown(this->row_ * this->row_stride(array) + kEach * col_);
   }
-  BRIDGE_DEVICE Real cols() const { return static_cast<Real>(space_.cols); }
+  BRIDGE_DEVICE int64_t cols() const { return space_.cols; }
   BRIDGE_DEVICE int col(int) const { return col_; }
   BRIDGE_DEVICE int rows() const { return rows_; }
 

@@ -139,7 +139,7 @@ class Walk : public RowPlaces<P> {
   // The nodes that warps write for a row: one for each chunk, or one for all chunks of the warp.
   BRIDGE_DEVICE int node() const { return kIsWide ? warp_ : chunk_; }
   BRIDGE_DEVICE int nodes() const { return kIsWide ? space_.warps : chunks(); }
-  BRIDGE_DEVICE Real cols() const { return static_cast<Real>(space_.cols); }
+  BRIDGE_DEVICE int64_t cols() const { return space_.cols; }
   BRIDGE_DEVICE int col(int q) const { return first_col(q) + lane_ * kVector; }
   BRIDGE_DEVICE bool reaches(int q) const { return first_col(q) < space_.cols; }
   // In aligned arrays a vector is in the row as a whole.

@@ -258,6 +258,8 @@ class Machine {
         return here_.load_labels(call_.operand[in.a], integer_row(in.to));
       case kColumns:
         return fill(row(in.to), round_up(count_), static_cast<Real>(call_.cols));
+      case kIntegerColumns:
+        return fill(integer_row(in.to), round_up(count_), call_.cols);
       case kSpread:
         return spread(tile(in.to), row(in.a));
       case kIntegerSpread:

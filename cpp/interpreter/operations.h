@@ -7,7 +7,7 @@
 
 namespace bridge::interpreter {
 
-constexpr int32_t kVersion = 9;
+constexpr int32_t kVersion = 10;
 
 // The operation of an instruction.
 enum Operation : int32_t {
@@ -107,6 +107,8 @@ enum Operation : int32_t {
   kLoadLabel,
   // to = the number of columns
   kColumns,
+  // the same, an integer
+  kIntegerColumns,
   // tile register to = row register a
   kSpread,
   // the same for integers

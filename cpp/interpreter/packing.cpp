@@ -154,6 +154,9 @@ class Packer {
       case kColumns:
         packed.to = real(in.to);
         break;
+      case kIntegerColumns:
+        packed.to = integer(in.to);
+        break;
       case kSpread:
         packed.to = in.to, packed.a = real(in.a);
         break;

@@ -135,6 +135,8 @@ class Checker {
         return is_operand(in.a, Role::label, Role::integer) && writes(integer_rows_, in.to);
       case kColumns:
         return writes(rows_, in.to);
+      case kIntegerColumns:
+        return writes(integer_rows_, in.to);
       case kSpread:
         return reads(rows_, in.a) && writes(tiles_, in.to);
       case kIntegerSpread:

@@ -331,6 +331,9 @@ class ProgramThread {
       case kColumns:
         real(in.to) = static_cast<Real>(program_.cols);
         break;
+      case kIntegerColumns:
+        integer(in.to) = program_.cols;
+        break;
       case kSpread:
         real(in.to) = real(in.a);
         break;

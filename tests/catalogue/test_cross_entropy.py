@@ -587,3 +587,17 @@ def test_numbers_that_change_from_one_compiled_call_to_the_next(name: str) -> No
     )
     for number in (0.5, 0.25, 0.75):
         assert torch.equal(compiled(x, number), NUMBERS[name](bridge.torch, x, number))
+
+
+@each
+@pytest.mark.parametrize("columns", [2**24 + 1, 2**24 + 3])
+def test_the_last_label_of_a_row_longer_than_float32_counts(own: Any, columns: int) -> None:
+    """Float32 has no 2^24 + 1, and rounds 2^24 + 3 to another number of columns."""
+    x = np.zeros((1, columns), np.float32)
+    x[0, -1] = 20.0
+    logits, last = own.array(x), own.array(np.array([columns - 1], np.int32))
+    expected = np.log(np.exp(20.0) + columns - 1) - 20.0
+    assert float(own.ops.cross_entropy(logits, last)) == pytest.approx(expected, rel=1e-5)
+    assert float(own.ops.token_log_probs(logits, last)[0]) == pytest.approx(-expected, rel=1e-5)
+    with pytest.raises(ValueError, match="expected numbers of columns"):
+        own.ops.cross_entropy(logits, last + 1)

@@ -287,7 +287,7 @@ def _of_node(
     elif operation == "column":
         value = np.arange(columns)[None, :]
     elif operation == "columns":
-        value = np.asarray(np.float64(columns))
+        value = np.asarray(columns, np.int64 if node.dtype == "int" else np.float64)
     elif operation == "keep":
         index = np.arange(rows * columns, dtype=np.uint64)
         words = philox.words(int(inputs[0].value), int(inputs[1].value), index)

@@ -218,7 +218,7 @@ _REDUCTIONS = ("sum", "max", "argmax")
 def inputs_of(instruction: Instruction, where: str) -> list[tuple[str, int]]:
     """Returns the registers that an instruction of a row or tile section reads: (pool, number)."""
     name, a, b, c = instruction.operation, instruction.a, instruction.b, instruction.c
-    if name in ("load", "load_mask", "load_row", "load_label", "column", "columns"):
+    if name.startswith("load") or name.removeprefix("integer_") in ("column", "columns"):
         return []
     if name == "spread":
         return [("row", a)]
@@ -246,7 +246,7 @@ def output_of(instruction: Instruction, where: str) -> tuple[str, int]:
     if name in ("spread", "integer_spread"):
         where = "tile"
     whole = name in ("integer_neg", "integer_add", "integer_sub", "integer_mul", "integer_where")
-    is_integer = whole or name in ("column", "load_label", "integer_spread")
+    is_integer = whole or name in ("column", "integer_columns", "load_label", "integer_spread")
     return f"{where}{' int' if is_integer else ''}", instruction.to
 
 
