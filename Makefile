@@ -28,7 +28,7 @@ $(VENV)/.installed: $(LOCKS)
 	  $(BIN)/pip install --quiet --no-compile --no-deps --require-hashes -r requirements/lock-cuda.txt; fi
 	touch $@
 
-# Editable, so that Python edits need no step; C++ edits, and those of what hot programs follow from,
+# Editable, so that Python edits need no step; C++ edits, and those of the sources of ahead-of-time programs,
 # make this again, those that come while it runs too. The table of operations writes two headers.
 $(VENV)/.built: $(VENV)/.installed $(SOURCES)
 	$(BIN)/python cmake/write_operations.py
@@ -114,8 +114,8 @@ scaling: $(VENV)/.nodes
 
 # The C++ of the programs that a build compiles.
 show-generated: $(VENV)/.installed
-	@$(BIN)/python cmake/write_hot_programs.py build/hot v4 v3
-	@cat build/hot/hot_[0-9]*.cpp
+	@$(BIN)/python cmake/write_ahead_of_time.py build/ahead_of_time v4 v3
+	@cat build/ahead_of_time/program_[0-9]*.cpp
 
 # After an edit of the short files in requirements/.
 lock:

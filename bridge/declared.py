@@ -58,7 +58,7 @@ class DeclaredOp:
     def torch(self) -> Callable[..., Any]:
         """The function of tensors."""
         if "torch" not in self._functions:
-            from bridge.torch._ops.declared import declared_function
+            from bridge.torch._adapter.declared import declared_function
 
             self._functions["torch"] = declared_function(self.declaration)
         return self._functions["torch"]
@@ -67,7 +67,7 @@ class DeclaredOp:
     def jax(self) -> Callable[..., Any]:
         """The function of JAX arrays."""
         if "jax" not in self._functions:
-            from bridge.jax._ops.declared import declared_function
+            from bridge.jax._adapter.declared import declared_function
 
             self._functions["jax"] = declared_function(self.declaration)
         return self._functions["jax"]

@@ -2,7 +2,7 @@
 
 python cmake/write_operations.py [--check]
 
-cpp/interpreter/operations.h gets the instruction set, and cpp/interpreter/elementwise.h the scalar
+cpp/program/operations.h gets the instruction set, and cpp/program/elementwise.h the scalar
 operations as functions. Both stand in the repository: they are included by builds of the library,
 the emulator and the checks, and by the compilation of programs while Python runs, none of which has
 a step for them. `make` writes them before it builds. A file with unchanged contents is not written
@@ -81,8 +81,8 @@ _ELEMENTWISE = """\
 #ifndef BRIDGE_INTERPRETER_ELEMENTWISE_H_
 #define BRIDGE_INTERPRETER_ELEMENTWISE_H_
 
-#include "interpreter/operations.h"
-#include "interpreter/scalar_functions.h"
+#include "program/operations.h"
+#include "program/scalar_functions.h"
 
 namespace bridge::interpreter {{
 
@@ -174,7 +174,7 @@ def _cases(scalars: Sequence[Scalar], text_of: Callable[[Scalar], str]) -> list[
 
 
 def files() -> dict[str, str]:
-    """Returns the contents of the files, by their names in cpp/interpreter."""
+    """Returns the contents of the files, by their names in cpp/program."""
 
     def joined(lines: Iterable[str]) -> str:
         return "\n".join(lines)
@@ -206,7 +206,7 @@ def main() -> int:
     arguments = parser.parse_args()
     status = 0
     for name, text in files().items():
-        path = ROOT / "cpp" / "interpreter" / name
+        path = ROOT / "cpp" / "program" / name
         if path.is_file() and path.read_text() == text:
             continue
         if arguments.check:

@@ -22,7 +22,7 @@ ctest --test-dir build/check-cpp --output-on-failure -j "$jobs" -R '_check$'
 
 # No object for one instruction set may need symbols of another. The check uses installed objects,
 # because sanitizers add symbols of their own.
-for folder in "$(dirname "$core")"/CMakeFiles/bridge_{kernels,hot}_*.dir; do
+for folder in "$(dirname "$core")"/CMakeFiles/bridge_{kernels,ahead_of_time}_*.dir; do
   isa=${folder##*_}
   objects=$(find "$folder" -name '*.o' -printf '%p;')
   cmake -DNM="${NM:-nm}" -DISA="${isa%.dir}" -DOBJECTS="${objects%;}" -P tests/cpp/isa_symbols.cmake
@@ -34,7 +34,7 @@ done
 torch=$(python -c 'import importlib.util; print(*importlib.util.find_spec("torch").submodule_search_locations)')
 headers=$(python -c 'import sysconfig; print(sysconfig.get_paths()["include"])')
 "${CXX:-g++}" -std=c++20 -fsyntax-only -Wall -Wextra -Wshadow -Werror -isystem "$torch/include" \
-  -isystem "$torch/include/torch/csrc/api/include" -isystem "$headers" -Icpp -Icpp/include cpp/border/torch/nodes.cpp
+  -isystem "$torch/include/torch/csrc/api/include" -isystem "$headers" -Icpp -Icpp/include cpp/bindings/torch/nodes.cpp
 
 cmake -S tests/simt -B build/check-simt -G Ninja -DBRIDGE_SIMT_SANITIZE=ON \
   -DBRIDGE_SIMT_WITH_CPU=ON -DBRIDGE_WERROR=ON \

@@ -28,7 +28,7 @@ from row_path import longest_way, plain_way
 CPP = Path(__file__).resolve().parent.parent / "cpp"
 SOURCES = [
     "interpreter/interpreter.cu",
-    "walks/columns/column_sums.cu",
+    "drivers/columns/column_sums.cu",
     "ops/softmax/softmax.cu",
     "ops/softmax/softmax_derivative.cu",
 ]

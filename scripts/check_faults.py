@@ -80,7 +80,8 @@ class Build:
                 continue
             name = output[1]
             is_found = is_found or changed in self.sources.get(name, ())
-            if "/bridge_hot_" in name:  # many objects; other objects, or tests, show their faults
+            # Many objects, whose faults other objects or tests show.
+            if "/bridge_ahead_of_time_" in name:
                 continue
             if changed not in self.sources.get(name, ()) and not made.keys() & command.split(" "):
                 continue
@@ -122,7 +123,7 @@ class Tree:
         try:
             module = self.build.module
             # The tests compile the other sources.
-            in_module = not fault.file.startswith("cpp/border/torch/")
+            in_module = not fault.file.startswith("cpp/bindings/torch/")
             if path.suffix not in (".py", ".cu", ".cuh") and in_module:
                 changed = ROOT / fault.file
                 module = self.build.again(changed, self.folder, self.folder / "objects")

@@ -36,10 +36,10 @@ from dataclasses import dataclass
 import check_cubin
 from row_path import inner_loops, loops, plain_places
 
-from bridge.catalogue import hot
+from bridge.catalogue import ahead_of_time
 from bridge.generated.cache import CompileError
 from bridge.generated.cuda_compiler import cubin_of
-from bridge.lang.emission_cuda import cuda_source_of
+from bridge.lang.emission.cuda import cuda_source_of
 
 ARCH = "sm_90"
 REGISTERS, THREADS, BLOCK = 65536, 2048, 256  # per multiprocessor of sm_90, and per block
@@ -192,7 +192,7 @@ def reports(nvdisasm: str, op: str, dtype: str) -> Iterator[Report]:
     Raises:
       CompileError: if there is no CUDA compiler.
     """
-    for is_backward, request in enumerate([*hot.requests_of(op, dtype)][-2:]):
+    for is_backward, request in enumerate([*ahead_of_time.requests_of(op, dtype)][-2:]):
         emitted = cuda_source_of(
             request.program, request.arithmetic, request.dtypes, free=request.free()
         )
@@ -264,7 +264,12 @@ def main() -> int:
         print("check_generated: no nvdisasm (pip install nvidia-cuda-nvdisasm), nothing checked")
         return 2
     try:
-        rows = [r for op in hot.OPS for d in hot.DTYPES for r in reports(nvdisasm, op, d)]
+        rows = [
+            r
+            for op in ahead_of_time.OPS
+            for d in ahead_of_time.DTYPES
+            for r in reports(nvdisasm, op, d)
+        ]
     except CompileError as error:
         print(f"check_generated: {error}")
         return 2

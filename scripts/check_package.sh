@@ -38,7 +38,7 @@ from bridge.generated.cache import headers
 
 assert headers().is_relative_to(os.path.dirname(bridge.__file__))
 for name in ("nodes.cpp", "lending.h", "lent.h"):
-    assert (headers() / "border" / "torch" / name).is_file()
+    assert (headers() / "bindings" / "torch" / name).is_file()
 import bridge.lang
 
 @bridge.op

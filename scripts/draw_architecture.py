@@ -53,8 +53,8 @@ LEVELS = [
         )
     ],
     [
-        (HALVES[0], SHARED, "cpp/border: Python", "reads tensors in place, on their stream"),
-        (HALVES[1], SHARED, "cpp/border: XLA", "FFI handlers for CPU and CUDA, on XLA's threads"),
+        (HALVES[0], SHARED, "cpp/bindings: Python", "reads tensors in place, on their stream"),
+        (HALVES[1], SHARED, "cpp/bindings: XLA", "FFI handlers for CPU and CUDA, on XLA's threads"),
     ],
     [(WHOLE, KERNEL, "cpp/include: C API", "structs and status codes")],
     [

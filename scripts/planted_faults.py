@@ -1,6 +1,6 @@
 """The faults that check_faults.py plants: their places, and the tests that must detect them.
 
-Calls from torch and JAX share the binding of a call (cpp/border): a fault there changes both
+Calls from torch and JAX share the binding of a call (cpp/bindings): a fault there changes both
 frameworks alike, so only a comparison with a reference can detect it.
 """
 
@@ -58,8 +58,8 @@ item_bytes({dtype}) * {size});"
 
 
 _GELU = "bridge/catalogue/bias_gelu.py"
-_DERIVATIVES = "bridge/lang/derivatives.py"
-_SOFTMAX = "cpp/border/binding/softmax_call.cpp"
+_DERIVATIVES = "bridge/lang/derivatives/modes.py"
+_SOFTMAX = "cpp/bindings/calls/softmax_call.cpp"
 _SOFTMAX_BOUND = "    write_rows(binding, 2, &call.output);\n"
 _JACOBIAN_BOUND = "    write_rows(binding, 3, &call.output);\n"
 _DROPOUT = "bridge/catalogue/bias_dropout_add.py"
@@ -209,7 +209,7 @@ SOFTMAX = (
     ),
     Fault(
         "softmax: a mask of one batch indexed by batch",
-        "cpp/border/binding/row_binding.cpp",
+        "cpp/bindings/calls/row_binding.cpp",
         "operand.shape[own] == 1) continue;",
         "false) continue;",
         tests=LAYOUTS,
@@ -248,7 +248,7 @@ SOFTMAX = (
     ),
     Fault(
         "cross_entropy: the label after the last column is accepted",
-        "cpp/border/python/label_range.cpp",
+        "cpp/bindings/python/label_range.cpp",
         "label < columns",
         "label <= columns",
         tests="tests/catalogue/test_cross_entropy.py",
@@ -310,7 +310,7 @@ BIAS_DROPOUT_ADD = (
     ),
     Fault(
         "bias_dropout_add: batches use each other's seeds",
-        "cpp/border/binding/program_call.cpp",
+        "cpp/bindings/calls/program_call.cpp",
         "fits = lead(0, batch_ndim_, 0);",
         "fits = true;",
         tests=LAYOUTS,
@@ -318,7 +318,7 @@ BIAS_DROPOUT_ADD = (
     ),
     Fault(
         "bias_dropout_add: one threshold for every p",
-        "cpp/interpreter/generated.h",
+        "cpp/generated/cpu/row_driver.h",
         "last_dropped(view.constants, P::threshold(i))",
         "1u << 29",
         tests="tests/generated/test_bits.py::test_numbers_are_read_from_a_call",
@@ -357,7 +357,7 @@ BIAS_DROPOUT_ADD = (
 SHARED = (
     Fault(
         "a row's chunks added in another order",
-        "cpp/walks/rows/row_sums.h",
+        "cpp/drivers/rows/row_sums.h",
         "for (int64_t bits = chunks_++; bits & 1; bits >>= 1) chunk",
         "if (chunks_++ > 0) chunk",
         tests=ROW_TREE,
@@ -371,9 +371,9 @@ SHARED = (
     ),
     Fault(
         "one lane of the tree of column sums moved",
-        "cpp/walks/columns/column_sum_tree.h",
-        "constexpr int64_t kLaneRows = 16;",
-        "constexpr int64_t kLaneRows = 32;",
+        "cpp/drivers/columns/column_sum_tree.h",
+        "constexpr int64_t kLeafRows = 16;",
+        "constexpr int64_t kLeafRows = 32;",
         tests=COLUMN_TREE,
     ),
 )
@@ -453,7 +453,7 @@ MANY_DEVICES = (
 DECLARED = (
     Fault(
         "declared ops: the gradient of a subtrahend has the wrong sign",
-        "bridge/lang/derivatives.py",
+        "bridge/lang/derivatives/modes.py",
         "        return [g, -g]\n",
         "        return [g, g]\n",
         tests=f"{_DECLARED}::test_derivatives_are_those_of_the_function[layer_norm]",
@@ -518,21 +518,21 @@ DECLARED = (
     ),
     Fault(
         "nodes: unneeded gradients are computed",
-        "cpp/border/torch/backward.h",
+        "cpp/bindings/torch/backward.h",
         "uint64_t{context.needs_input_grad(i)} << i",
         "uint64_t{1} << i",
         tests="tests/torch/test_nodes.py::test_what_is_not_asked_for_is_not_computed",
     ),
     Fault(
         "nodes: the negative bit of memory is ignored",
-        "cpp/border/torch/lending.h",
+        "cpp/bindings/torch/functions.h",
         "own.is_neg() || ",
         "",
         tests="tests/torch/test_layouts.py",
     ),
     Fault(
         "programs: a row of several pieces is summed without its last one",
-        "cpp/interpreter/reductions.h",
+        "cpp/tiles/reductions.h",
         "|| col + count == cols) ",
         "|| col + count > cols) ",
         tests="tests/declared/test_reductions.py::test_sums_follow_the_trees",
@@ -547,34 +547,34 @@ DECLARED = (
     Fault(
         "programs: rows that a thread adds up are no power of two of leaves",
         "cpp/interpreter/interpreter.cpp",
-        "parts) node_lanes /= 2;",
-        "parts) --node_lanes;",
+        "parts) node_leaves /= 2;",
+        "parts) --node_leaves;",
         tests=f"{_LONG_ROWS}[float32-700x300-side by side]",
     ),
     Fault(
         "programs: argmax takes the last of equal numbers in parts of a long row",
-        "cpp/interpreter/reductions.h",
+        "cpp/tiles/reductions.h",
         "|| here <= before) return;\n    largest = part.largest;",
         "|| here < before) return;\n    largest = part.largest;",
         tests=f"{_LONG_ROWS}[float32-1x131072-side by side]",
     ),
     Fault(
         "compiled programs: only the first chunk with a row's largest number is used",
-        "cpp/interpreter/reductions.h",
+        "cpp/tiles/reductions.h",
         "largest = order, range.last = from.last;",
         "largest = order, range.last = range.first;",
         tests=f"{_LARGEST}[3072-counted-bfloat16]",
     ),
     Fault(
         "compiled programs: -0 counts as less than a largest number of +0",
-        "cpp/interpreter/reductions.h",
+        "cpp/tiles/reductions.h",
         "(largest == 0 ? size : all)",
         "(largest == 0 ? all : all)",
         tests=f"{_LARGEST}[3072-counted-float32]",
     ),
     Fault(
         "compiled programs on CUDA: elements equal to a row's largest number are added too",
-        "cpp/interpreter/generated_sums.cuh",
+        "cpp/generated/cuda/sums.cuh",
         "if (kSetsApart && is_largest) x.put_lowest(q, e);",
         "if (kSetsApart && !is_largest) x.put_lowest(q, e);",
         tests="tests/generated/test_emulated.py::test_what_equals_the_largest_of_a_row"
@@ -582,14 +582,14 @@ DECLARED = (
     ),
     Fault(
         "compiled programs on CUDA: the neighbour of a row's label column differs",
-        "cpp/interpreter/generated_streams.cuh",
+        "cpp/generated/cuda/streams.cuh",
         "const bool is_second = chosen % 2 != 0;",
         "const bool is_second = chosen % 2 == 0;",
         tests="tests/generated/test_emulated.py::test_what_differs_in_one_column[bfloat16]",
     ),
     Fault(
         "compiled programs: the formula of one column is the formula of the others",
-        "bridge/lang/emission_sections.py",
+        "bridge/lang/emission/cpu_sections.py",
         "if (own >= 0) y{stream}[own] = own{stream};",
         "if (own > 0) y{stream}[own] = own{stream};",
         tests="tests/generated/test_bits.py::test_what_differs_in_one_column[1024-float32]",
@@ -603,7 +603,7 @@ DECLARED = (
     ),
     Fault(
         "compiled programs: constant rows count as the other rows",
-        "bridge/lang/sections.py",
+        "bridge/lang/emission/sections.py",
         "[1 if self.holds else 2]",
         "[2 if self.holds else 1]",
         tests="tests/generated/test_bits.py::test_rows_of_constants[1024-float32]",
@@ -617,21 +617,21 @@ DECLARED = (
     ),
     Fault(
         "compiled programs: every part of a long row has the column sums of its first part",
-        "cpp/interpreter/generated.h",
+        "cpp/generated/cpu/row_driver.h",
         "stacks_[s].part(part.begin, part.end); });",
         "stacks_[s].part(0, split_.cols); });",
         tests=f"{_LONG_ROWS}[float32-19x70001-side by side]",
     ),
     Fault(
         "compiled programs: every part of a long row is reduced as its first one",
-        "cpp/interpreter/generated.h",
+        "cpp/generated/cpu/row_driver.h",
         "reductions_[r].take_part(in.operation, memory_.part_of_row(i, r, part));",
         "reductions_[r].take_part(in.operation, memory_.part_of_row(i, r, 0));",
         tests=f"{_LONG_ROWS}[float32-1x70001-side by side]",
     ),
     Fault(
         "programs: short rows of one piece are summed from the first row",
-        "cpp/interpreter/reductions.h",
+        "cpp/tiles/reductions.h",
         "    const Real* from = x + i * cols;\n",
         "    const Real* from = x;\n",
         tests=f"{_DECLARED}::test_forward_mode_and_vmap",
@@ -639,91 +639,91 @@ DECLARED = (
     ),
     Fault(
         "compiled programs: the last columns of a row are numbered from its beginning",
-        "cpp/interpreter/generated.h",
+        "cpp/generated/cpu/row_driver.h",
         "      places.col += whole;\n",
         "",
         tests="tests/generated/test_bits.py::test_declared_ops[cross_entropy-float32]",
     ),
     Fault(
         "compiled programs: all rows have the labels of the first rows",
-        "cpp/interpreter/position.h",
+        "cpp/tiles/position.h",
         "    if (has_rows()) index[call.dims - 1] += rows;\n",
         "",
         tests="tests/generated/test_bits.py::test_declared_ops[cross_entropy-float32]",
     ),
     Fault(
         "compiled programs: taken for calls on arrays of other dtypes",
-        "cpp/interpreter/program_key.h",
+        "cpp/program/program_key.h",
         "!= dtypes[static_cast<size_t>(i)])",
         "== -2)",
         tests="tests/generated/test_bits.py::test_calls_take_what_was_compiled",
     ),
     Fault(
         "compiled programs on CUDA: the last quarter of a chunk is left out of its sum",
-        "cpp/interpreter/generated_sums.cuh",
+        "cpp/generated/cuda/sums.cuh",
         "      if (k == 3) part_[s][e] = part_[s][e] + half_[e];\n",
         "      if (k == 2) part_[s][e] = part_[s][e] + half_[e];\n",
         tests="tests/generated/test_emulated.py::test_declared_ops[rms_norm-float32]",
     ),
     Fault(
         "compiled programs on CUDA: a warp with several chunks of a row leaves some of them out",
-        "cpp/walks/rows/row_tree.cuh",
+        "cpp/drivers/rows/row_tree.cuh",
         "for (int bit = 1; bit < kChunks; bit *= 2) sum = sum + exchange(sum, bit);",
         "for (int bit = 1; bit < kChunks; bit *= 4) sum = sum + exchange(sum, bit);",
         tests="tests/generated/test_emulated.py::test_declared_ops[layer_norm-bfloat16]",
     ),
     Fault(
         "compiled programs on CUDA: the chunks of a warp take each other's place in shared memory",
-        "cpp/interpreter/generated_walk.cuh",
+        "cpp/generated/cuda/row_driver.cuh",
         "return (turn * static_cast<int>(warps) + warp) * P::kHeld;",
         "return warp * P::kHeld;",
         tests="tests/generated/test_emulated.py::test_declared_ops[layer_norm-bfloat16]",
     ),
     Fault(
         "compiled programs on CUDA: threads without a column add old values",
-        "cpp/interpreter/generated_sums.cuh",
+        "cpp/generated/cuda/sums.cuh",
         "value[e] = is_in ? x : Real(-0.0);",
         "value[e] = x;",
         tests="tests/generated/test_emulated.py::test_declared_ops[log_softmax-float32]",
     ),
     Fault(
         "compiled programs on CUDA: a block of a cluster sends its result only to itself",
-        "cpp/interpreter/generated_walk.cuh",
+        "cpp/generated/cuda/row_driver.cuh",
         "simt::store_in_cluster(own, lane_, found);",
         "simt::store_in_cluster(own, simt::cluster_rank(), found);",
         tests="tests/generated/test_emulated.py::test_declared_ops[rms_norm-float32]",
     ),
     Fault(
         "compiled programs on CUDA: a reduction overwrites the previous one's result",
-        "cpp/interpreter/generated_walk.cuh",
+        "cpp/generated/cuda/row_driver.cuh",
         "area_ ^= 1;",
         "area_ = 0;",
         tests="tests/generated/test_emulated.py::test_declared_ops[log_softmax-float32]",
     ),
     Fault(
         "compiled programs on CUDA: blocks of a cluster do not wait until all have begun",
-        "cpp/interpreter/generated_walk.cuh",
+        "cpp/generated/cuda/row_driver.cuh",
         "if (!is_cluster() || has_joined_) return;",
         "if (is_cluster() || has_joined_) return;",
         tests="tests/generated/test_emulated.py::test_declared_ops[rms_norm-float32]",
     ),
     Fault(
         "compiled programs on CUDA: every constant of a call is its first",
-        "cpp/interpreter/generated_launch.cu",
+        "cpp/generated/cuda/launch.cu",
         "memcpy(&constant.number, call.code + kHeaderWords + 2 * i, sizeof constant.number);",
         "memcpy(&constant.number, call.code + kHeaderWords + 0 * i, sizeof constant.number);",
         tests="tests/generated/test_emulated.py::test_bias_dropout_add[0.1-float32]",
     ),
     Fault(
         "compiled programs on CUDA: threads after the last row of a leaf add it again",
-        "cpp/interpreter/generated_walk.cuh",
+        "cpp/generated/cuda/row_driver.cuh",
         "if (kIsShort && !has_row_) return;",
         "if (kIsShort && space_.rows < 0) return;",
         tests="tests/generated/test_emulated.py::test_declared_ops[layer_norm-float64]",
     ),
     Fault(
         "compiled programs on CUDA: vectors of a weight take each other's place in shared memory",
-        "cpp/interpreter/generated_walk.cuh",
+        "cpp/generated/cuda/row_driver.cuh",
         "each_piece(P::kColumnSums + number, q, [&](int first, Piece* kept) {",
         "each_piece(P::kColumnSums + number, 0 * q, [&](int first, Piece* kept) {",
         tests="tests/generated/test_emulated.py::test_weights_that_are_staged[layer_norm-bfloat16]",
@@ -737,16 +737,16 @@ DECLARED = (
     ),
     Fault(
         "generated for CUDA: pairs are stored at the place of single columns",
-        "cpp/interpreter/generated_streams.cuh",
+        "cpp/generated/cuda/streams.cuh",
         "to += part.template offset<kEach>(q, row_stride);",
         "to += part.template offset<1>(q, row_stride);",
         tests="tests/generated/test_emulated.py::test_declared_ops[turned_pairs-bfloat16]",
     ),
     Fault(
-        "generated for CUDA: lanes of a chunk are in another order",
-        "cpp/interpreter/generated_columns.cuh",
-        "const int64_t first = chunk * kChunkRows + lane() * kLaneRows;",
-        "const int64_t first = chunk * kChunkRows + (lane() + 1) % kLanes * kLaneRows;",
+        "generated for CUDA: leaves of a chunk are in another order",
+        "cpp/generated/cuda/column_driver.cuh",
+        "const int64_t first = chunk * kChunkRows + leaf() * kLeafRows;",
+        "const int64_t first = chunk * kChunkRows + (leaf() + 1) % kLeaves * kLeafRows;",
         tests="tests/generated/test_emulated.py::test_bias_gelu[tanh-float32]",
     ),
     Fault(
@@ -761,14 +761,14 @@ DECLARED = (
         "bridge/generated/requests.py",
         "return True\n        return False",
         "return True\n        return found is not None",
-        tests="tests/generated/test_shipped.py::test_what_a_device_refuses_is_compiled",
+        tests="tests/generated/test_built_kernels.py::test_what_a_device_refuses_is_compiled",
     ),
     Fault(
         "a device that comes into use later has no kernels of the build",
-        "bridge/generated/shipped.py",
+        "bridge/generated/built_kernels.py",
         "                return False\n    return arch",
         "                return True\n    return arch",
-        tests="tests/generated/test_shipped.py::test_all_are_added_with_the_first_request",
+        tests="tests/generated/test_built_kernels.py::test_all_are_added_with_the_first_request",
     ),
     Fault(
         "layer_norm: the means are added before they are subtracted",
@@ -787,7 +787,7 @@ DECLARED = (
     ),
     Fault(
         "rules of a user are checked where the op has no value",
-        "bridge/lang/pinned.py",
+        "bridge/lang/derivatives/custom.py",
         "        is_inside = not any(np.isnan(each).any() for each in results)\n",
         "        is_inside = True\n",
         tests="tests/declared/test_pinned.py::test_rules_that_read_a_result_are_checked_inside_of_its_domain",

@@ -16,7 +16,6 @@ from pathlib import Path
 # The tools and this folder are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.count_adapter_lines import OPS
 from scripts.figures import code, exchanges, proofs, speed
 from scripts.figures.exchanges import GATHERS
 from scripts.figures.records import ROOT
@@ -32,7 +31,7 @@ PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/exchange.md", "crossings", speed.crossings),
     ("docs/gpu.md", "gpu records", proofs.gpu_records),
     ("docs/gpu.md", "gpu kernels", proofs.gpu_kernels),
-    *((f"docs/ops/{op}.md", "speed", partial(speed.speed, op)) for op in OPS),
+    *((f"docs/ops/{op}.md", "speed", partial(speed.speed, op)) for op in speed.OPS),
     ("docs/declare.md", "speed", speed.of_declarations),
     ("docs/huggingface.md", "speed", speed.of_replacements),
     *((page, "speed", partial(speed.of_catalogue, page)) for page in CATALOGUE),

@@ -13,10 +13,13 @@ LAYERS = (
     ("include",),
     ("math",),
     ("cpu", "cuda"),
-    ("walks",),
+    ("drivers",),
+    ("program",),
+    ("tiles",),
+    ("generated",),
     ("interpreter",),
     ("ops",),
-    ("border",),
+    ("bindings",),
 )
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 # The emulator of tests/simt replaces CUDA's intrinsics behind the same interface.
@@ -62,8 +65,8 @@ def test_nothing_includes_what_stands_above_it() -> None:
         ("math/gelu.h", "cpu/tile.h"),
         ("cpu/tile.h", "cuda/simt.h"),
         ("cpu/tile.h", "ops/softmax/softmax.h"),
-        ("walks/rows/run_driver.h", "ops/softmax/softmax.h"),
-        ("ops/softmax/softmax.cpp", "border/binding/op.h"),
+        ("drivers/rows/run_driver.h", "ops/softmax/softmax.h"),
+        ("ops/softmax/softmax.cpp", "bindings/calls/op.h"),
         ("ops/softmax/softmax.cpp", "softmax.h"),
         ("cuda/driver.cpp", "simt_emulator.h"),
     ],

@@ -64,7 +64,7 @@ import ctypes, os, sys
 import numpy as np
 import torch
 from bridge import _native
-from bridge.generated import load_shipped, shipped
+from bridge.generated import load_built_kernels, built_kernels
 from bridge.ops import SOFTMAX, SoftmaxParams
 
 _native.set_cuda_library_path({library!r})
@@ -108,8 +108,9 @@ class OnGpu:
 
 def build_has(count):
     os.environ["BRIDGE_COMPILE"] = "background"
-    empty = shipped.Kernels(b"", [], [], [8, 1, 0, 1, 0], b"")
-    shipped.shipped = lambda arch: dict.fromkeys(range(count if arch == "sm_90" else 0), empty)
+    empty = built_kernels.Kernels(b"", [], [], [8, 1, 0, 1, 0], b"")
+    found = dict.fromkeys(range(count), empty)
+    built_kernels.built_kernels = lambda arch: found if arch == "sm_90" else {}
 
 
 def softmax(device):
@@ -209,16 +210,16 @@ def test_kernels_of_the_build_are_added_to_devices_in_use(library: Path) -> None
 
         build_has(2)
         fake.use_devices(1)
-        load_shipped()
+        load_built_kernels()
         assert book() == ["preload 0", "add to 0", "add to 0"]
-        load_shipped()
+        load_built_kernels()
         assert book() == []
         fake.use_devices(2)
-        threads = [threading.Thread(target=load_shipped, args=(1,)) for _ in range(8)]
+        threads = [threading.Thread(target=load_built_kernels, args=(1,)) for _ in range(8)]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
         assert book() == ["preload 1", "add to 1", "add to 1"]
-        load_shipped()
+        load_built_kernels()
         assert book() == []
         """,
     )
@@ -231,10 +232,10 @@ def test_kernels_of_the_build_are_left_where_nothing_is_to_be_compiled(library: 
         build_has(2)
         fake.use_devices(2)
         os.environ["BRIDGE_COMPILE"] = "0"
-        load_shipped()
+        load_built_kernels()
         assert book() == []
         os.environ["BRIDGE_COMPILE"] = "background"
-        load_shipped()
+        load_built_kernels()
         assert book().count("add to 1") == 2
         """,
     )

@@ -17,7 +17,7 @@ def itemsize(dtype: str) -> int:
 
 
 def nodes_bytes(rows: int, cols: int, dtype: str, operands: int, parts: int = 1) -> int:
-    """Returns the bytes of one kind of node (cpp/walks/rows/row_nodes.h), level by level."""
+    """Returns the bytes of one kind of node (cpp/drivers/rows/row_nodes.h), level by level."""
     at_once = min(rows, max(1, CACHED // (operands * cols * itemsize(dtype))))
     level = -(-cols // SEGMENT)
     count = level

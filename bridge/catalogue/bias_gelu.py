@@ -6,7 +6,7 @@ from typing import Any
 
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared
-from bridge.lang.derivatives import differentiated
+from bridge.lang.derivatives.modes import differentiated
 from bridge.lang.functions import GELU_KINDS
 
 

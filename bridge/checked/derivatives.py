@@ -1,4 +1,4 @@
-"""The promises of derivatives. Each is a function that yields the name of each comparison."""
+"""The promises of modes. Each is a function that yields the name of each comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from bridge.checked.arrays import Arrays
 from bridge.checked.comparisons import hold_close, hold_same
 from bridge.checked.example import Example
-from bridge.lang import derivatives
+from bridge.lang.derivatives import modes
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 
@@ -123,7 +123,7 @@ def higher_order(order: int, e: Example) -> Iterator[str]:
     programs = [e.back]
     for _ in range(order - 1):
         last = programs[-1]
-        programs.append(derivatives.vjp(last, [True] * len(last.results), e.moved(last)))
+        programs.append(modes.vjp(last, [True] * len(last.results), e.moved(last)))
     *_, before, program = programs
     *given, weights = [[a.values for a in part] for part in (arrays, *levels)]
     operands = [*itertools.chain(*given)]

@@ -13,7 +13,8 @@ import numpy as np
 from bridge.checked.arrays import Array, Arrays
 from bridge.checked.comparisons import hold_same
 from bridge.declared import DeclaredOp
-from bridge.lang import codes, derivatives, roles
+from bridge.lang import codes, roles
+from bridge.lang.derivatives import modes
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.ops.definition import Spec
@@ -56,7 +57,7 @@ class Example:
         self.frameworks = list(_in_frameworks(function_of, self.smooth))
         self.reference, self.numpy = function_of("reference"), function_of("_numpy")
         given_all = [True] * len(self.program.results)
-        derived = derivatives.vjp(self.program, given_all, self.moved(self.program))
+        derived = modes.vjp(self.program, given_all, self.moved(self.program))
         # A rule towards all operands from all cotangents, as a custom VJP is.
         self.back = codes.parse(found.code).rule or derived
         self.rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridge.compared.torch_run import modules_of
+from bridge.compared.recording.torch_run import modules_of
 
 
 def to_tensors(value: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from bridge.compared.axes import in_order, order_of
 from bridge.compared.found import Found
 from bridge.compared.layers import again_found
-from bridge.compared.values import Value
+from bridge.compared.recording.values import Value
 
 if TYPE_CHECKING:
     from bridge.compared.state import State

@@ -13,11 +13,11 @@ from bridge.compared.axes import error_of, in_order, order_of
 from bridge.compared.causes import cause_of
 from bridge.compared.conditioning import cancelled
 from bridge.compared.found import SMALL, Found
-from bridge.compared.jax_run import JaxSide
+from bridge.compared.recording.jax_run import JaxSide
+from bridge.compared.recording.torch_run import TorchSide, as_array, tensors_of
+from bridge.compared.recording.values import EQUAL, Value
 from bridge.compared.report import Part, Place, Report, Row
 from bridge.compared.search import Search, begin
-from bridge.compared.torch_run import TorchSide, as_array, tensors_of
-from bridge.compared.values import EQUAL, Value
 
 NARROW = "a constant or a table is held in float32"
 SURE = 1e-7  # the same where both sides' constants were read and differ

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.compared.values import Value
+from bridge.compared.recording.values import Value
 
 SMALL = 1e-6  # of a value's scale: below it the difference is a constant held in float32
 

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 
 from bridge.compared.found import SMALL
-from bridge.compared.recorder import Recording
-from bridge.compared.tape import Tape
-from bridge.compared.values import Print, Value, made_of, total
+from bridge.compared.recording.recorder import Recording
+from bridge.compared.recording.tape import Tape
+from bridge.compared.recording.values import Print, Value, made_of, total
 
 NOISE = 1e-11  # of the largest gradient: the bias of a key has the gradient 0, with its rounding
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bridge.compared.axes import in_order
-from bridge.compared.recorder import Recording
-from bridge.compared.torch_run import TorchSide
-from bridge.compared.values import Value
+from bridge.compared.recording.recorder import Recording
+from bridge.compared.recording.torch_run import TorchSide
+from bridge.compared.recording.values import Value
 
 LARGEST = 64  # the bytes of so many values bound the arrays that are kept
 ITEM = 8  # bytes of a float64

@@ -11,8 +11,8 @@ from bridge.compared.found import Join
 from bridge.compared.held import Held
 from bridge.compared.pairs import Pairs
 from bridge.compared.parameters import is_beyond
+from bridge.compared.recording.values import Value, frontier, unmoved
 from bridge.compared.replay import Replay
-from bridge.compared.values import Value, frontier, unmoved
 
 CLOSE = 0.02  # arrays that differ by less are two forms of one value
 REACH = 48  # dead values that are looked at for a place to go on

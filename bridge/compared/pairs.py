@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bridge.compared.gradient_pairs import GradientPairs
-from bridge.compared.jax_run import COTANGENT, JaxSide
-from bridge.compared.recorder import Recording
-from bridge.compared.tape import Tape
-from bridge.compared.torch_run import TorchSide
-from bridge.compared.values import Table, dead, paired
+from bridge.compared.recording.jax_run import COTANGENT, JaxSide
+from bridge.compared.recording.recorder import Recording
+from bridge.compared.recording.tape import Tape
+from bridge.compared.recording.torch_run import TorchSide
+from bridge.compared.recording.values import Table, dead, paired
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from bridge.compared.pairs import Pairs
-from bridge.compared.values import Value
+from bridge.compared.recording.values import Value
 
 
 def is_beyond(pairs: Pairs, t: Value, j: int) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from bridge.compared.axes import error_of
 from bridge.compared.held import Held, Substitute
-from bridge.compared.tape import Tape, printed
+from bridge.compared.recording.tape import Tape, printed
 
 SNAPSHOTS = 8  # of the arrays that are in use, along a run
 Arrays = dict[int, Any]

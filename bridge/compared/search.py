@@ -10,12 +10,12 @@ from bridge.compared.choices import wrong_choices
 from bridge.compared.conditioning import rounded_alike, rounded_behind
 from bridge.compared.found import SMALL, Found, Join
 from bridge.compared.held import Substitute
-from bridge.compared.jax_run import JaxSide
 from bridge.compared.joins import AHEAD, Joins
 from bridge.compared.layers import again_found, alike
+from bridge.compared.recording.jax_run import JaxSide
+from bridge.compared.recording.torch_run import TorchSide
+from bridge.compared.recording.values import Value, between, is_piece, unmoved
 from bridge.compared.state import State
-from bridge.compared.torch_run import TorchSide
-from bridge.compared.values import Value, between, is_piece, unmoved
 
 MOST = 400  # parts
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from bridge.compared.found import Found
 from bridge.compared.held import Held, budget
 from bridge.compared.pairs import Pairs
-from bridge.compared.randomness import lines_of_dropout
-from bridge.compared.recorder import RANDOM as RANDOM_OPS
+from bridge.compared.recording.randomness import lines_of_dropout
+from bridge.compared.recording.recorder import RANDOM as RANDOM_OPS
+from bridge.compared.recording.tape import RANDOM as RANDOM_EQUATIONS
+from bridge.compared.recording.values import Value, frontier
 from bridge.compared.replay import Replay
-from bridge.compared.tape import RANDOM as RANDOM_EQUATIONS
-from bridge.compared.values import Value, frontier
 
 
 @dataclass

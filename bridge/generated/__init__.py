@@ -5,11 +5,11 @@ the background, and calls run it as soon as it is loaded. It gives the interpret
 native module compares both on random arrays before it accepts the kernel. The environment variable
 BRIDGE_COMPILE selects when to compile: "background" (the default), "now", for which the first call
 waits, or "0", never. CUDA kernels compiled ahead of time are added before the first call
-(`shipped`).
+(`built_kernels`).
 """
 
+from bridge.generated.built_kernels import load_built_kernels
 from bridge.generated.cache import CompileError
 from bridge.generated.requests import asked_for, wait
-from bridge.generated.shipped import load_shipped
 
-__all__ = ["CompileError", "asked_for", "load_shipped", "wait"]
+__all__ = ["CompileError", "asked_for", "load_built_kernels", "wait"]

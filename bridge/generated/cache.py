@@ -37,7 +37,7 @@ def headers() -> Path:
     """Returns the folder of the kernels' headers: beside this package, or in the source tree."""
     package = Path(__file__).parent.parent
     for folder in (package / "cpp", package.parent / "cpp"):
-        if (folder / "interpreter" / "generated.h").is_file():
+        if (folder / "generated" / "cpu" / "row_driver.h").is_file():
             return folder
     raise CompileError(f"the headers of the kernels are neither in {package} nor beside it")
 

@@ -18,7 +18,7 @@ def cubin_of(source: str, arch: str, what: str = "a program") -> Path:
     """Returns machine code compiled from CUDA C++ for an architecture, new or from the cache.
 
     Args:
-      source: the output of `lang.emission_cuda`.
+      source: the output of `lang.emission.cuda`.
       arch: such as "sm_90".
       what: the program's name in the log.
 

@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bridge import _native
+from bridge.generated.built_kernels import (
+    REFUSED,
+    Kernels,
+    built_kernels,
+    fixed_words,
+    key_of,
+    load_built_kernels,
+)
 from bridge.generated.cache import RejectedError, forget, give_way, log, stop
 from bridge.generated.compiler import library_of
 from bridge.generated.cuda_compiler import cubin_of
-from bridge.generated.shipped import (
-    REFUSED,
-    Kernels,
-    fixed_words,
-    key_of,
-    load_shipped,
-    shipped,
-)
 from bridge.lang.bytecode import words_of
-from bridge.lang.emission import free_constants, source_of
-from bridge.lang.emission_cuda import Emitted, cuda_source_of
+from bridge.lang.emission.cpu import free_constants, source_of
+from bridge.lang.emission.cuda import Emitted, cuda_source_of
 from bridge.lang.program import Program
 
 # The order of the numbers in cpp/include/bridge/bridge.h.
@@ -104,7 +104,7 @@ class Request:
         Raises:
           CompileError: if compiling or adding fails.
         """
-        if self.is_there() or self.add_shipped():
+        if self.is_there() or self.add_built_kernels():
             return
         path, add = self._for_cuda() if self.arch else self._for_cpu()
         try:
@@ -147,7 +147,7 @@ class Request:
 
         return library, add
 
-    def add_shipped(self) -> bool:
+    def add_built_kernels(self) -> bool:
         """Adds CUDA kernels compiled ahead of time, without a compiler or the cache.
 
         Returns:
@@ -156,7 +156,7 @@ class Request:
         if not self.arch:
             return False
         key = key_of(self.words(), self.dtype_numbers(), self.free())
-        if (found := shipped(self.arch).get(key)) is None:
+        if (found := built_kernels(self.arch).get(key)) is None:
             return False
         with contextlib.suppress(*REFUSED):
             self._add_to_devices(found.facts, found.image)
@@ -338,7 +338,7 @@ def asked_for(
     if mode == "0":
         return
     if platform == "cuda":
-        load_shipped()
+        load_built_kernels()
     for arch in archs_of(platform):
         request = Request(program, arithmetic, tuple(dtypes), has_start, arch, function)
         if request.key in _worker.partly:  # perhaps this call uses a further device
@@ -347,7 +347,7 @@ def asked_for(
             continue
         if request.is_there():
             log.debug("%s is compiled: by the build, or before in this process", request)
-        elif request.add_shipped():
+        elif request.add_built_kernels():
             _worker.seen.add(request.key)
         elif mode == "now":
             _worker.now(request)

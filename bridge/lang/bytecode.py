@@ -1,4 +1,4 @@
-"""Bytecode: a program as 32-bit words for the interpreter. cpp/interpreter/program.h describes it.
+"""Bytecode: a program as 32-bit words for the interpreter. cpp/program/program.h describes it.
 
 A program is cut into phases at its row reductions. The tile section of a phase computes the values
 needed at every place of a row, one piece of the row after another; the row section before it
@@ -32,7 +32,7 @@ from bridge.lang.stages import written_out
 
 HEADER_WORDS = 11  # of a program, before its floating constants of two words each
 
-# In the order of the enumeration in cpp/interpreter/program.h.
+# In the order of the enumeration in cpp/program/program.h.
 ROLES = ("full", "row", "per_row", "label", "table", "mask", "halves", "integer", "pairs")
 
 

@@ -2,7 +2,8 @@
 
 The text of a traced program contains all of it. The text of a derivative contains the text of the
 program it is the derivative of; `parse` derives it again. So a program can stand in a traced graph
-or an exported file and still be differentiated there.
+or an exported file and still be differentiated there. It has the version of the instruction set,
+and names operations and roles, not their numbers. docs/architecture.md says which versions run.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge.lang import derivatives, narrowing, pinned, roles, stages
-from bridge.lang.operations import DTYPES_OF_16_BITS
+from bridge.lang import narrowing, roles, stages
+from bridge.lang.derivatives import custom, modes
+from bridge.lang.operations import DTYPES_OF_16_BITS, VERSION
 from bridge.lang.program import (
     COLUMNS,
     REDUCTIONS,
@@ -69,9 +71,9 @@ def code_of(program: Program, keeps: Sequence[int] = (), rule: Program | None = 
 
     Args:
       keeps: nodes whose values are residuals.
-      rule: its custom VJP, made by `pinned.traced_rule`, or None.
+      rule: its custom VJP, made by `custom.traced_rule`, or None.
     """
-    fields = {**_fields(program), "keeps": list(keeps)}
+    fields = {"version": VERSION, **_fields(program), "keeps": list(keeps)}
     return _text(fields if rule is None else {**fields, "rule": _fields(rule)})
 
 
@@ -128,11 +130,12 @@ def parse(code: str) -> Coded:
     """Parses a serialized program.
 
     Raises:
-      ValueError: if the text is not a serialized program.
+      ValueError: if the text is not a serialized program, or of a later version.
     """
     try:
         fields = json.loads(code)
         if "of" not in fields:
+            _check_version(fields)
             program = _program(fields)
             tags = tuple(("operand", i) for i in range(len(program.operands)))
             rule = _program(fields["rule"]) if "rule" in fields else None
@@ -142,19 +145,28 @@ def parse(code: str) -> Coded:
                 rule = rule and narrowing.with_short_log_sums(rule, accuracy)
             return Coded(program, tags, keeps=keeps, rule=rule, accuracy=accuracy)
         of = _text(fields["of"])
+        base = parse(of)
         if "summands" in fields:
             return _summands(of, fields["summands"])
         if "stage" in fields:
             return _stage(of, fields)
-        accuracy = parse(of).accuracy
         if "jvp" in fields:
             coded = _jvp(of, [bool(i) for i in fields["jvp"]], bool(fields["kept"]))
-            return replace(coded, accuracy=accuracy, rounds_sums=parse(of).rounds_sums)
+            return replace(coded, accuracy=base.accuracy, rounds_sums=base.rounds_sums)
         given, wanted = ([bool(i) for i in mask] for mask in fields["vjp"])
         coded = _vjp(of, given, wanted, bool(fields["kept"]))
-        return replace(coded, accuracy=accuracy, rounds_sums=True)
+        return replace(coded, accuracy=base.accuracy, rounds_sums=True)
     except (KeyError, IndexError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ValueError(f"no text of a program: {code[:100]}") from error
+
+
+def _check_version(fields: Any) -> None:
+    version = fields.get("version", 1)  # texts had no version at first
+    if version > VERSION:
+        raise ValueError(
+            f"the program {fields['name']!r} has version {version}, but this bridge reads versions "
+            f"1 to {VERSION}: install a bridge as new as the one that exported it"
+        )
 
 
 def _program(fields: Any) -> Program:
@@ -220,7 +232,7 @@ def wanted(coded: Coded, are_wanted: Sequence[bool]) -> Program:
 def _jvp(of: str, moved: list[bool], kept: bool) -> Coded:
     base = parse(of)
     keeps = base.keeps if kept else ()
-    program = derivatives.jvp(base.program, moved, keeps)
+    program = modes.jvp(base.program, moved, keeps)
     tags: list[Tag] = [("operand", i) for i in range(len(base.program.operands))]
     tags += [("kept", i) for i in range(len(keeps))]
     tags += [("tangent", i) for i, is_moved in enumerate(moved) if is_moved]
@@ -237,9 +249,9 @@ def _vjp(of: str, given: list[bool], wanted: list[bool], kept: bool) -> Coded:
     base = parse(of)
     keeps = base.keeps if kept else ()
     if base.rule is None:
-        program = derivatives.vjp(base.program, given, wanted, keeps)
+        program = modes.vjp(base.program, given, wanted, keeps)
     else:
-        program = pinned.specialised(base.rule, base.program, given, wanted, keeps)
+        program = custom.specialised(base.rule, base.program, given, wanted, keeps)
     tags: list[Tag] = [("operand", i) for i in range(len(base.program.operands))]
     tags += [("kept", i) for i in range(len(keeps))]
     tags += [("cotangent", i) for i, is_given in enumerate(given) if is_given]

@@ -1,4 +1,4 @@
-"""Limits of the interpreter on the size of a program, as in cpp/interpreter/program.h."""
+"""Limits of the interpreter on the size of a program, as in cpp/program/program.h."""
 
 from __future__ import annotations
 

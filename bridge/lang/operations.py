@@ -1,7 +1,7 @@
 """The scalar operations: an entry for each one has everything that differs between them.
 
-From `SCALARS` follow the names and numbers of the bytecode, `cpp/interpreter/operations.h` and
-`cpp/interpreter/elementwise.h` (cmake/write_operations.py), the float64 reference and the
+From `SCALARS` follow the names and numbers of the bytecode, `cpp/program/operations.h` and
+`cpp/program/elementwise.h` (cmake/write_operations.py), the float64 reference and the
 derivatives. instructions.py adds the other instructions of the interpreter.
 
 A rule of derivatives is a function of bridge.lang.functions, the operation's value and its inputs.

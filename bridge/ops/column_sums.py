@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-# The constants of cpp/walks/columns/column_sum_tree.h, column_sums.cuh and cpp/cuda/simt_cuda.h:
+# The constants of cpp/drivers/columns/column_sum_tree.h, column_sums.cuh and cpp/cuda/simt_cuda.h:
 # rows of a leaf, rows of a chunk, children of a node, and the fewest leaves and elements for a
 # column driver.
-_LANE_ROWS, _CHUNK_ROWS, _WIDTH = 16, 128, 64
-_MANY_LANES, _MANY_ELEMENTS = 66, 1 << 24
+_LEAF_ROWS, _CHUNK_ROWS, _WIDTH = 16, 128, 64
+_MANY_LEAVES, _MANY_ELEMENTS = 66, 1 << 24
 
 
 def column_sums_workspace_bytes(
@@ -26,11 +26,11 @@ def column_sums_workspace_bytes(
         # eleven levels is rounded up to 16 bytes.
         chunks = (rows + _CHUNK_ROWS - 1) // _CHUNK_ROWS
         return _rounded(sums * rows * vector) + vector * (chunks + chunks // 32) + 256
-    lanes, chunks = -(-rows // _LANE_ROWS), -(-rows // _CHUNK_ROWS)
+    leaves, chunks = -(-rows // _LEAF_ROWS), -(-rows // _CHUNK_ROWS)
     # For sums whose chunks a column driver adds, or that follow a row driver.
     added = 0 if chunks <= 1 else _rounded(chunks * vector) + _levels(chunks, vector)
-    if batch * lanes >= _MANY_LANES and batch * rows * cols >= _MANY_ELEMENTS:
-        own = _rounded(sums * lanes * vector) + _levels(lanes, vector)
+    if batch * leaves >= _MANY_LEAVES and batch * rows * cols >= _MANY_ELEMENTS:
+        own = _rounded(sums * leaves * vector) + _levels(leaves, vector)
     else:
         own = _rounded(sums * rows * vector) + added
     return max(own, sums * added) if rows else 0

@@ -19,7 +19,7 @@ from bridge.ops.program_params import ProgramParams
 from bridge.ops.run_program import PROGRAM
 from bridge.ops.sums import sum_along_rows, sum_of
 
-# Columns of a chunk; a binary tree adds the sums of chunks: cpp/walks/rows/row_sum_tree.h.
+# Columns of a chunk; a binary tree adds the sums of chunks: cpp/drivers/rows/row_sum_tree.h.
 CHUNK = 1024
 # Places in a chunk of two numbers that are added first.
 _FIRST = (np.arange(2)[:, None] * 512 + np.arange(256)).ravel()

@@ -194,6 +194,8 @@ def call_on_part(
 ) -> tuple[Any, ...]:
     """Calls the op on this part of the operands; `split` is the split of the space."""
     operands, ndim = tuple(operands), len(split.shape)
+    if 0 in split.shape:  # no element has a position
+        return run(op, operands, params)
     call = partial(_call_on_own_columns, kind, run, split=split)
     if ndim == 0 or split.parts(ndim - 1) == 1:
         return call(op, operands, params)

@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bridge.lang import codes, pinned, roles
+from bridge.lang import codes, roles
+from bridge.lang.derivatives import custom
 from bridge.lang.errors import GENERATED, DeclarationError
 from bridge.lang.limits import MOST_RESULTS, check_limit
 from bridge.lang.program import ROWS, Program
@@ -37,8 +38,8 @@ class Traced:
         self.form = Form.of(self.program)
         rule = None
         if declaration.vjp is not None:
-            rule = pinned.traced_rule(declaration.vjp, self.program, present, static)
-            pinned.check_rule(rule, self.program)
+            rule = custom.traced_rule(declaration.vjp, self.program, present, static)
+            custom.check_rule(rule, self.program)
         kept = _kept(declaration, self.program)
         count = len(self.program.results) + len(kept)
         check_limit(self.name, "results and kept values", count, MOST_RESULTS)

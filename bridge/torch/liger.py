@@ -34,7 +34,27 @@ products. Everything runs on the CPU too. Differences:
 
 from __future__ import annotations
 
-from bridge.torch._drop_ins.liger_gates import (
+from bridge.torch._drop_ins.liger.cross_entropies import (
+    CrossEntropyOutput,
+    LigerCrossEntropyFunction,
+    LigerCrossEntropyLoss,
+    LigerFusedLinearCrossEntropyFunction,
+    LigerFusedLinearCrossEntropyLoss,
+    liger_cross_entropy,
+    liger_fused_linear_cross_entropy,
+)
+from bridge.torch._drop_ins.liger.feed_forward import (
+    LigerExperts,
+    LigerFalconH1MLP,
+    LigerFusedMoEFunction,
+    LigerMLP,
+    LigerMLPFunction,
+    LigerTiledGEGLUMLP,
+    LigerTiledMLPFunction,
+    LigerTiledSwiGLUMLP,
+    apply_tiled_mlp,
+)
+from bridge.torch._drop_ins.liger.gated_units import (
     LigerBlockSparseTop2MLP,
     LigerFalconH1SwiGLUMLP,
     LigerFusedGateUpSiLUMulFunction,
@@ -52,16 +72,7 @@ from bridge.torch._drop_ins.liger_gates import (
     liger_relu_squared,
     liger_swiglu,
 )
-from bridge.torch._drop_ins.liger_losses import (
-    CrossEntropyOutput,
-    LigerCrossEntropyFunction,
-    LigerCrossEntropyLoss,
-    LigerFusedLinearCrossEntropyFunction,
-    LigerFusedLinearCrossEntropyLoss,
-    liger_cross_entropy,
-    liger_fused_linear_cross_entropy,
-)
-from bridge.torch._drop_ins.liger_megatron import (
+from bridge.torch._drop_ins.liger.megatron_modules import (
     LigerMegatronCrossEntropy,
     LigerMegatronFusedLinearCrossEntropy,
     LigerMegatronFusedLinearCrossEntropyFunction,
@@ -70,23 +81,12 @@ from bridge.torch._drop_ins.liger_megatron import (
     LigerMegatronSwiGLU,
     liger_apply_rotary_pos_emb_bshd,
 )
-from bridge.torch._drop_ins.liger_mlps import (
-    LigerExperts,
-    LigerFalconH1MLP,
-    LigerFusedMoEFunction,
-    LigerMLP,
-    LigerMLPFunction,
-    LigerTiledGEGLUMLP,
-    LigerTiledMLPFunction,
-    LigerTiledSwiGLUMLP,
-    apply_tiled_mlp,
-)
-from bridge.torch._drop_ins.liger_modulated_norm import (
+from bridge.torch._drop_ins.liger.modulated_norm import (
     LigerModulatedRMSNorm,
     LigerModulatedRMSNormFunction,
     liger_modulated_rms_norm,
 )
-from bridge.torch._drop_ins.liger_norms import (
+from bridge.torch._drop_ins.liger.norm_classes import (
     LigerFusedAddRMSNorm,
     LigerFusedAddRMSNormFunction,
     LigerLayerNorm,
@@ -104,7 +104,7 @@ from bridge.torch._drop_ins.liger_norms import (
     liger_layer_norm,
     liger_rms_norm,
 )
-from bridge.torch._drop_ins.liger_rotary import (
+from bridge.torch._drop_ins.liger.rotary_classes import (
     LigerLlama4RopeFunction,
     LigerQwen2VLMRopeFunction,
     LigerRopeFunction,
@@ -116,12 +116,12 @@ from bridge.torch._drop_ins.liger_rotary import (
     liger_rotary_pos_emb,
     liger_rotary_pos_emb_vision,
 )
-from bridge.torch._drop_ins.liger_softmax import (
+from bridge.torch._drop_ins.liger.softmax_class import (
     LigerSoftmax,
     LigerSoftmaxFunction,
     liger_softmax,
 )
-from bridge.torch._drop_ins.liger_split_losses import (
+from bridge.torch._drop_ins.liger.split_losses import (
     LigerVocabParallelCEFunction,
     LigerVocabParallelCrossEntropy,
 )

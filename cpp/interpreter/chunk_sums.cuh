@@ -3,8 +3,8 @@
 #ifndef BRIDGE_INTERPRETER_CHUNK_SUMS_CUH_
 #define BRIDGE_INTERPRETER_CHUNK_SUMS_CUH_
 
-#include "walks/columns/column_sum_tree.h"
-#include "walks/columns/column_sums.cuh"
+#include "drivers/columns/column_sum_tree.h"
+#include "drivers/columns/column_sums.cuh"
 
 namespace bridge::interpreter {
 
@@ -23,7 +23,7 @@ struct ChunkSumsKernel {
   using Params = ChunkSumsParams;
   static constexpr int kThreads = columns::kThreads;
   static constexpr int kMinBlocks = 2;
-  static constexpr int kColumns = kThreads / static_cast<int>(kLanes);
+  static constexpr int kColumns = kThreads / static_cast<int>(kLeaves);
 
   static BRIDGE_DEVICE void run(const ChunkSumsParams& params) {
     Real* shared = simt::shared_array<Real, kThreads>();
@@ -35,8 +35,8 @@ struct ChunkSumsKernel {
     for (int64_t node = simt::block_index().y; node < params.batch * chunks;
          node += simt::block_count().y) {
       const int64_t batch = simt::divide(node, chunks);
-      const int64_t first = (node - batch * chunks) * kChunkRows + thread / kColumns * kLaneRows;
-      const int64_t end = first + kLaneRows < params.rows ? first + kLaneRows : params.rows;
+      const int64_t first = (node - batch * chunks) * kChunkRows + thread / kColumns * kLeafRows;
+      const int64_t end = first + kLeafRows < params.rows ? first + kLeafRows : params.rows;
       Real sum = Real(-0.0);
       for (int64_t row = first; in_row && row < end; ++row) {
         sum = sum + static_cast<const Real*>(
@@ -46,10 +46,10 @@ struct ChunkSumsKernel {
       shared[thread] = sum;
       simt::sync();
       if (thread >= kColumns || !in_row) continue;
-      Real lanes[kLanes];
+      Real leaves[kLeaves];
 #pragma unroll
-      for (int i = 0; i < kLanes; ++i) lanes[i] = shared[i * kColumns + thread];
-      const Real total = columns::tree_sum(lanes);
+      for (int i = 0; i < kLeaves; ++i) leaves[i] = shared[i * kColumns + thread];
+      const Real total = columns::tree_sum(leaves);
       if (params.sums != nullptr) {
         static_cast<Real*>(params.sums)[node * params.cols + column] = total;
       } else {

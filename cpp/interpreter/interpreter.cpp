@@ -1,6 +1,6 @@
 // Programs on the CPU: splits the rows of a call, or the columns of few rows, among threads.
 // machine.cpp, compiled once for each instruction set, runs them.
-#include "interpreter/interpreter.h"
+#include "program/interpreter.h"
 
 #include <string.h>
 
@@ -11,12 +11,12 @@
 #include "cpu/error.h"
 #include "cpu/huge_pages.h"
 #include "cpu/parallel.h"
-#include "interpreter/generated_programs.h"
-#include "interpreter/machine.h"
-#include "interpreter/program_key.h"
-#include "walks/columns/column_sum_tree.h"
-#include "walks/dtypes.h"
-#include "walks/rows/row_sum_tree.h"
+#include "drivers/columns/column_sum_tree.h"
+#include "drivers/dtypes.h"
+#include "drivers/rows/row_sum_tree.h"
+#include "generated/cpu/programs.h"
+#include "program/machine.h"
+#include "program/program_key.h"
 
 namespace bridge {
 namespace {
@@ -132,7 +132,7 @@ void run_rows(const MachineTable& machine, const View& view, const bridge_progra
 }
 
 // The most leaves of a node: the levels of its tree stay in the cache.
-constexpr int64_t kMostNodeLanes = 32 * kLanes;
+constexpr int64_t kMostNodeLeaves = 32 * kLeaves;
 
 // Runs a program with column sums. A unit is a power of two of leaves, a node of the tree. If a
 // batch has several nodes, they are collected in a workspace and a second pass adds them. Throws
@@ -141,10 +141,10 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
                const Counts& counts, bool is_double, uint32_t streamed,
                const bridge_executor* executor) {
   const int64_t parts = parts_for(counts.batches * counts.rows * call.cols, executor);
-  const int64_t lanes = lane_count(counts.rows);
-  int64_t node_lanes = kMostNodeLanes;
-  const auto nodes_for = [&] { return (lanes + node_lanes - 1) / node_lanes; };
-  while (node_lanes > 1 && counts.batches * nodes_for() < parts) node_lanes /= 2;
+  const int64_t leaves = leaf_count(counts.rows);
+  int64_t node_leaves = kMostNodeLeaves;
+  const auto nodes_for = [&] { return (leaves + node_leaves - 1) / node_leaves; };
+  while (node_leaves > 1 && counts.batches * nodes_for() < parts) node_leaves /= 2;
   const int64_t nodes = nodes_for(), units = counts.batches * nodes;
   const int64_t node_bytes = call.cols * (is_double ? 8 : 4);
   int32_t sums = 0;
@@ -158,7 +158,7 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
   const auto node_of = [&](int64_t sum, int64_t unit) {
     return workspace.get() + (sum * units + unit) * node_bytes;
   };
-  const int64_t most = node_lanes * kLaneRows;
+  const int64_t most = node_leaves * kLeafRows;
   const size_t bytes =
       machine.scratch_bytes(view, call, most < counts.rows ? most : counts.rows, kWholeRows);
   for_each_unit(executor, units, parts, bytes, [&](int64_t unit, void* scratch) {
@@ -260,7 +260,7 @@ void interpreter::run_on(const MachineTable& machine, const View& view, const br
   if (counts.rows == 0) return clear_sums(view, call, counts.batches);
   const uint32_t streamed = prepare_results(view, call, counts);
   const bool has_sums = has_column_sums(view);
-  const int64_t units = counts.batches * (has_sums ? lane_count(counts.rows) : counts.rows);
+  const int64_t units = counts.batches * (has_sums ? leaf_count(counts.rows) : counts.rows);
   const ColumnSplit split = split_for(call, counts, units, executor);
   if (split.tasks > 1)
     run_split(machine, view, call, split, streamed);

@@ -1,6 +1,6 @@
 // Programs on CUDA: packs a program into the parameters of a kernel, enqueues it, and after it the
 // kernels that sum over rows.
-#include "interpreter/interpreter.h"
+#include "program/interpreter.h"
 
 #include <stdio.h>
 
@@ -8,14 +8,14 @@
 #include <new>
 
 #include "cuda/last_error.h"
+#include "drivers/columns/column_sum_tree.h"
+#include "drivers/columns/column_sums_cuda.h"
+#include "drivers/dtypes.h"
+#include "generated/cuda/kernels.h"
 #include "interpreter/chunk_sums.cuh"
-#include "interpreter/generated_kernels.h"
-#include "interpreter/interpreter_cuda.h"
 #include "interpreter/packing.h"
 #include "interpreter/program_kernel.cuh"
-#include "walks/columns/column_sum_tree.h"
-#include "walks/columns/column_sums_cuda.h"
-#include "walks/dtypes.h"
+#include "program/interpreter_cuda.h"
 
 namespace bridge::interpreter {
 namespace {
@@ -47,7 +47,7 @@ struct Call {
   View view;
   Counts counts;
   bool is_double;
-  RowLanes rows;
+  RowLeaves rows;
   int32_t column_sums;
 
   // Rows are distributed in whole leaves if the call is large enough, and always for verification.
@@ -56,8 +56,8 @@ struct Call {
         view(checked),
         counts(counts_of(given)),
         is_double(interpreter::is_double(given)),
-        rows{counts.batches * lane_count(counts.rows), lane_count(counts.rows), counts.rows,
-             static_cast<int32_t>(kLaneRows)},
+        rows{counts.batches * leaf_count(counts.rows), leaf_count(counts.rows), counts.rows,
+             static_cast<int32_t>(kLeafRows)},
         column_sums(column_sum_count(checked)) {
     const bool are_many = rows.count >= simt::kManyLanes && call.cols > 0 &&
                           counts.batches * counts.rows >= simt::kManyElements / call.cols;
@@ -65,7 +65,7 @@ struct Call {
   }
 
   // The terms of a column sum: the sums of leaves, or single rows.
-  columns::Leaves lanes() const { return {counts.batches, rows.of_batch, call.cols, is_double}; }
+  columns::Leaves leaves() const { return {counts.batches, rows.of_batch, call.cols, is_double}; }
   columns::Leaves chunks(int64_t batches) const {
     return {batches, chunk_count(counts.rows), call.cols, is_double};
   }
@@ -85,7 +85,7 @@ struct Call {
   }
   size_t workspace_bytes() const {
     if (column_sums == 0 || rows.count == 0) return 0;
-    const size_t tree = rows.rows > 1 ? columns::tree_bytes(lanes()) : chunks_bytes();
+    const size_t tree = rows.rows > 1 ? columns::tree_bytes(leaves()) : chunks_bytes();
     return std::max(all_lanes_bytes() + tree, static_cast<size_t>(column_sums) * chunks_bytes());
   }
 };
@@ -99,7 +99,7 @@ const char* launch(const PackedProgram& packed,
   std::copy(packed.words.begin(), packed.words.end(), params.words);
   const int64_t teams = packed.program.threads / packed.program.team;
   simt::Grid grid;
-  grid.x = std::min(columns::ceil_divide(packed.program.lanes.count, teams), simt::kMaxGridX);
+  grid.x = std::min(columns::ceil_divide(packed.program.row_leaves.count, teams), simt::kMaxGridX);
   grid.threads = packed.program.threads;
   return kernel(grid, packed.shared_bytes, stream, params);
 }
@@ -109,9 +109,9 @@ const char* launch(const PackedProgram& packed,
 const char* enqueue_sums(const Call& call, int64_t batches, const columns::Array& output,
                          const char* values, void* workspace, void* stream) {
   if (call.rows.rows > 1) {
-    columns::Leaves lanes = call.lanes();
-    lanes.batch = batches;
-    return columns::enqueue_tree(lanes, values, output, workspace, stream);
+    columns::Leaves leaves = call.leaves();
+    leaves.batch = batches;
+    return columns::enqueue_tree(leaves, values, output, workspace, stream);
   }
   const columns::Leaves chunks = call.chunks(batches);
   if (chunks.count > 0) {
@@ -202,7 +202,7 @@ const char* enqueue_all_sums(const Call& call, void* workspace, void* stream) {
 const char* enqueue_rows(const Call& call, PackedProgram& packed, void* workspace, void* stream) {
   const Kernels& kernels = kKernels[call.is_double];
   packed.program.sums = workspace;
-  packed.program.lanes = call.rows;
+  packed.program.row_leaves = call.rows;
   const bool is_short = packed.words.size() <= ProgramParams<kFewBytes>::kWords;
   return is_short ? launch(packed, kernels.run_few, stream)
                   : launch(packed, kernels.run_most, stream);

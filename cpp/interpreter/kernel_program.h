@@ -23,8 +23,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "interpreter/program.h"
-#include "interpreter/row_lanes.h"
+#include "program/program.h"
+#include "program/row_leaves.h"
 
 namespace bridge::interpreter {
 
@@ -41,7 +41,7 @@ struct KernelProgram {
   int64_t chunks;  // of kSumChunk columns
   int64_t size[BRIDGE_MAX_DIMS];
   void* sums;  // [column sums, leaves, cols] in the arithmetic type
-  RowLanes lanes;
+  RowLeaves row_leaves;
   int32_t dims;
   int32_t sections;
   int32_t constants_at;  // index in the words; constants are registers from 0 on

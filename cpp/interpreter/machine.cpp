@@ -2,16 +2,16 @@
 // of its own. Everything but the table is internal to this file, and nothing of the standard
 // library is used: an inline function compiled here for AVX-512 must never be the copy that other
 // code links to.
-#include "interpreter/machine.h"
+#include "program/machine.h"
 
 #include "cpu/tile.h"
-#include "interpreter/column_parts.h"
-#include "interpreter/column_stack.h"
-#include "interpreter/draws.h"
-#include "interpreter/memory_parts.h"
-#include "interpreter/position.h"
-#include "interpreter/reductions.h"
 #include "interpreter/register_loops.h"
+#include "tiles/column_parts.h"
+#include "tiles/column_stack.h"
+#include "tiles/draws.h"
+#include "tiles/memory_parts.h"
+#include "tiles/position.h"
+#include "tiles/reductions.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
@@ -112,7 +112,7 @@ class Machine {
     for (int32_t i = 0; i < view.header.results; ++i) {
       if (view.result_role(i) != Role::row) continue;
       stacks_[i].begin(memory_.sums[i], call.cols);
-      stacks_[i].clear_lane();
+      stacks_[i].clear_leaf();
     }
     // A piece is several short rows, or a part of a long one.
     at_once_ = call.cols > kWidth / 2 ? 1 : call.cols == 0 ? kWidth : kWidth / call.cols;
@@ -339,7 +339,7 @@ class Machine {
         ColumnStack<Real>& stack = stacks_[in.a];
         const Real* from = tile(in.b);
         for (int64_t i = 0; i < count_; ++i) {
-          Real* sum = stack.lane() + col;
+          Real* sum = stack.leaf() + col;
           for (int64_t j = 0; j < width_; ++j) sum[j] = sum[j] + from[i * width_ + j];
           if (col + width_ == end_) stack.row_is_added();
         }

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "walks/rows/row_sum_tree.h"
+#include "drivers/rows/row_sum_tree.h"
 
 namespace bridge::interpreter {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "interpreter/interpreter.h"
 #include "interpreter/kernel_program.h"
+#include "program/interpreter.h"
 
 namespace bridge::interpreter {
 

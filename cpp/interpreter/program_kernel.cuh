@@ -5,14 +5,14 @@
 #define BRIDGE_INTERPRETER_PROGRAM_KERNEL_CUH_
 
 #include "cuda/division.h"
-#include "interpreter/elementwise.h"
-#include "interpreter/integers.h"
+#include "drivers/columns/elements.cuh"
+#include "drivers/rows/row_sum_tree.h"
 #include "interpreter/kernel_program.h"
-#include "interpreter/order.h"
-#include "interpreter/row_lanes.cuh"
 #include "math/philox.h"
-#include "walks/columns/elements.cuh"
-#include "walks/rows/row_sum_tree.h"
+#include "program/elementwise.h"
+#include "program/integers.h"
+#include "program/order.h"
+#include "program/row_leaves.cuh"
 
 namespace bridge::interpreter {
 
@@ -51,10 +51,10 @@ class ProgramThread {
     for (int32_t i = 0; i < program_.integers; ++i) integer(i) = wide(program_.integers_at + 2 * i);
     const int32_t teams = threads_ / program_.team;
     const int64_t step = static_cast<int64_t>(simt::block_count().x) * teams;
-    lane_ =
+    row_leaf_ =
         static_cast<int64_t>(simt::block_index().x) * teams + simt::thread_index() / program_.team;
-    for (; lane_ < program_.lanes.count; lane_ += step) {
-      const LaneOfRows rows(program_.lanes, lane_);
+    for (; row_leaf_ < program_.row_leaves.count; row_leaf_ += step) {
+      const RowsOfLeaf rows(program_.row_leaves, row_leaf_);
       for (in_lane_ = 0; in_lane_ < rows.count; ++in_lane_) run_row(rows.first + in_lane_);
     }
   }
@@ -268,7 +268,7 @@ class ProgramThread {
   // Adds a term to a column sum. The same thread has the column in all rows of a leaf.
   BRIDGE_DEVICE void add_column(uint32_t sum, Real term) {
     Real& kept = static_cast<Real*>(
-        program_.sums)[(sum * program_.lanes.count + lane_) * program_.cols + col_];
+        program_.sums)[(sum * program_.row_leaves.count + row_leaf_) * program_.cols + col_];
     kept = in_lane_ == 0 ? term : kept + term;
   }
 
@@ -379,7 +379,7 @@ class ProgramThread {
   int64_t* exchanged_;
   int64_t* integers_;
   Real* reals_;
-  int64_t lane_ = 0;
+  int64_t row_leaf_ = 0;
   int32_t in_lane_ = 0;  // index of the current row in its leaf
   int64_t row_ = 0;
   int64_t col_ = 0;

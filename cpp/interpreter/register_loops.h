@@ -4,8 +4,8 @@
 #define BRIDGE_INTERPRETER_REGISTER_LOOPS_H_
 
 #include "cpu/tile.h"
-#include "interpreter/elementwise.h"
-#include "interpreter/program.h"
+#include "program/elementwise.h"
+#include "program/program.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {

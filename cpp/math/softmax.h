@@ -3,7 +3,8 @@
 //
 // 1. a key for each element, -infinity for a hidden one;
 // 2. the largest key, which determines the row's shift;
-// 3. the powers, and the sum of their terms in the tree of walks/rows/row_sum_tree.h; the term of a
+// 3. the powers, and the sum of their terms in the tree of drivers/rows/row_sum_tree.h; the term of
+// a
 //    hidden element is 0;
 // 4. power times the inverse of the sum. If the inverse is NaN, hidden elements must be set to 0
 //    separately.

@@ -4,8 +4,8 @@
 #include "cuda/driver.h"
 #include "cuda/last_error.h"
 #include "cuda/simt.h"
-#include "interpreter/interpreter_cuda.h"
 #include "ops/softmax/softmax_cuda.h"
+#include "program/interpreter_cuda.h"
 
 namespace {
 

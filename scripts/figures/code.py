@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scripts.count_adapter_lines import BESIDES, LIMIT, OPS, count, count_op
+from scripts.count_adapter_lines import BESIDES, FAMILIES, LIMIT, count, count_family
 from scripts.figures.records import read, table
 
 # Ops with kernels in cubin.json.
@@ -51,10 +51,10 @@ def counted(count: float, limit: float | None) -> str:
 
 
 def code_lines() -> str:
-    """Returns the table of lines per op in the adapters."""
-    ops = [[op, *map(str, count_op(op))] for op in OPS]
+    """Returns the table of lines of each family in the adapters."""
+    families = [[family, *map(str, count_family(family))] for family in FAMILIES]
     besides = [[f"`bridge/{file}`", what, str(count(file)[0])] for file, what in BESIDES.items()]
-    header = ["op", "torch", "JAX", f"both (fewer than {LIMIT})", "import lines of both"]
+    header = ["family", "torch", "JAX", f"both (fewer than {LIMIT})", "import lines of both"]
     return "\n\n".join(
-        [table(header, ops), "Besides:", table(["file", "content", "lines"], besides)]
+        [table(header, families), "Besides:", table(["file", "content", "lines"], besides)]
     )

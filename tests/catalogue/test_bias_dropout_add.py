@@ -10,8 +10,8 @@ import torch
 
 import bridge.torch as bt
 from bridge import _native
+from bridge.catalogue.ahead_of_time import requests_of
 from bridge.catalogue.bias_dropout_add import bias_dropout_add
-from bridge.catalogue.hot import requests_of
 from bridge.lang.philox import philox4x32, words
 
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import bridge
-from bridge.compared import recorder as recorder_module
-from bridge.compared.recorder import Recorder
-from bridge.compared.tape import _Bind
+from bridge.compared.recording import recorder as recorder_module
+from bridge.compared.recording.recorder import Recorder
+from bridge.compared.recording.tape import _Bind
 
 LAYERS, ROWS, COLUMNS = 30, 32, 24  # more wrong layers than arrays of torch that are kept at a time
 LARGEST = 64

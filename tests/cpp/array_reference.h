@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "drivers/dtypes.h"
 #include "math/convert.h"
-#include "walks/dtypes.h"
 
 namespace bridge::reference {
 

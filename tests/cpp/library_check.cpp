@@ -20,7 +20,7 @@
 
 #include "cpu/kept_memory.h"
 #include "cpu/task_ranges.h"
-#include "interpreter/program.h"
+#include "program/program.h"
 #include "random_arrays.h"
 
 #if defined(__x86_64__)

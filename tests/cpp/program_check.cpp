@@ -10,11 +10,11 @@
 
 #include <memory>
 
-#include "interpreter/generated_programs.h"
+#include "drivers/rows/row_sum_tree.h"
+#include "generated/cpu/programs.h"
 #include "program_reference.h"
 #include "random_call.h"
 #include "random_program.h"
-#include "walks/rows/row_sum_tree.h"
 
 namespace {
 

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "array_reference.h"
-#include "interpreter/elementwise.h"
-#include "interpreter/integers.h"
-#include "interpreter/interpreter.h"
 #include "math/philox.h"
+#include "program/elementwise.h"
+#include "program/integers.h"
+#include "program/interpreter.h"
 
 namespace bridge::reference {
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "interpreter/integers.h"
-#include "interpreter/program.h"
+#include "program/integers.h"
+#include "program/program.h"
 #include "random_arrays.h"
 
 namespace bridge::random {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "interpreter/program.h"
+#include "program/program.h"
 #include "random_arrays.h"
 
 namespace bridge::random {

@@ -9,7 +9,7 @@ import pytest
 
 import bridge
 from bridge import _native
-from bridge.generated.shipped import shipped
+from bridge.generated.built_kernels import built_kernels
 from tests.cuda.devices import jax_device, needs_gpu
 from tests.jax.subprocess_run import run
 from tests.lang import declarations
@@ -143,7 +143,9 @@ assert torch.equal(found.cpu(), bt.rms_norm(x, weight))
 """
 
 
-@pytest.mark.skipif(not shipped(_native.cuda_arch(0)), reason="nothing for this GPU in the build")
+@pytest.mark.skipif(
+    not built_kernels(_native.cuda_arch(0)), reason="nothing for this GPU in the build"
+)
 @pytest.mark.parametrize("graph", ["None", "torch.cuda.CUDAGraph()"])
 def test_kernels_of_the_build_run_from_the_first_call_on(graph: str) -> None:
     run(FROM_THE_BUILD.format(graph=graph), BRIDGE_COMPILE="background", PATH="")

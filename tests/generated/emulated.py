@@ -22,7 +22,7 @@ from filelock import FileLock
 from bridge.generated.cache import cached, headers_digest
 from bridge.generated.requests import _DTYPES, Request
 from bridge.lang.bytecode import words_of
-from bridge.lang.emission_cuda import cuda_source_of
+from bridge.lang.emission.cuda import cuda_source_of
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = shutil.which("g++")

@@ -15,12 +15,12 @@ import torch
 import bridge.torch
 from bridge import _native
 from bridge import lang as bl
-from bridge.catalogue.hot import requests_of
+from bridge.catalogue.ahead_of_time import requests_of
 from bridge.generated import CompileError
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.lang import codes
-from bridge.lang.emission import source_of
+from bridge.lang.emission.cpu import source_of
 from bridge.ops.softmax_programs import derivative_program, jacobian_program, softmax_program
 from bridge.ops.traced import traced
 from tests.declared.ops import OTHERS, SEVEN

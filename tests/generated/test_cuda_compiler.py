@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from bridge.catalogue import hot
+from bridge.catalogue import ahead_of_time
 from bridge.generated import CompileError, cuda_compiler
 from bridge.generated.cuda_compiler import cubin_of
 from bridge.generated.nvrtc import Nvrtc, find_nvrtc
 from bridge.generated.requests import Request
-from bridge.lang.emission_cuda import cuda_source_of
+from bridge.lang.emission.cuda import cuda_source_of
 from tests.declared.ops import rms_norm, row_dot
 from tests.jax.subprocess_run import run
 
@@ -46,8 +46,8 @@ def checks() -> Any:
 @pytest.mark.long
 @needs_cuda_compiler
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("dtype", hot.DTYPES)
-@pytest.mark.parametrize("op", hot.OPS)
+@pytest.mark.parametrize("dtype", ahead_of_time.DTYPES)
+@pytest.mark.parametrize("op", ahead_of_time.OPS)
 def test_machine_code_is_within_its_limits(op: str, dtype: str) -> None:
     """The limits are about local memory, 128 registers, instructions, and reads in flight."""
     nvdisasm = checks().check_cubin.find_nvdisasm("nvcc")
@@ -66,7 +66,7 @@ def test_blocks_meet_where_there_are_clusters(arch: str, has_clusters: bool) -> 
     find_nvdisasm = checks().check_cubin.find_nvdisasm
     if (nvdisasm := find_nvdisasm("nvcc")) is None:
         pytest.skip("needs nvdisasm")
-    request = next(hot.requests_of("rms_norm", "bfloat16"))
+    request = next(ahead_of_time.requests_of("rms_norm", "bfloat16"))
     emitted = checks().cuda_source_of(
         request.program, request.arithmetic, request.dtypes, free=request.free()
     )
@@ -96,7 +96,7 @@ def stores_of(request: Request, dtypes: Sequence[str]) -> dict[str, set[str]]:
 @needs_cuda_compiler
 def test_short_vectors_are_stored_at_once() -> None:
     """Eight bytes of bfloat16 results are stored at once, also beside float32 operands."""
-    request = next(hot.requests_of("swiglu", "float32"))
+    request = next(ahead_of_time.requests_of("swiglu", "float32"))
     stores = stores_of(request, (*request.dtypes[:-1], "bfloat16"))
     for kernel in ("bridge_short_aligned", "bridge_long_aligned"):
         assert stores[kernel] == {"STG.E.64"}
@@ -212,7 +212,7 @@ def _included(header: Path, found: dict[Path, str]) -> dict[Path, str]:
 
 def test_headers_of_kernels_ask_for_no_builtins_that_nvrtc_lacks() -> None:
     """On a machine without NVRTC, no other test shows it: nvcc knows the headers of the host."""
-    headers = _included(CPP / "interpreter" / "generated_columns.cuh", {})
+    headers = _included(CPP / "generated" / "cuda" / "column_driver.cuh", {})
     assert CPP / "math" / "scalar.h" in headers
     for path, text in headers.items():
         asked = set(re.findall(r"__builtin_(\w+)", text))

@@ -15,7 +15,7 @@ import pytest
 
 import bridge
 from bridge import lang as bl
-from bridge.catalogue import hot
+from bridge.catalogue import ahead_of_time
 from bridge.catalogue.bias_dropout_add import bias_dropout_add
 from bridge.catalogue.bias_gelu import bias_gelu
 from bridge.generated.ahead import usual_requests
@@ -78,7 +78,7 @@ def test_bias_gelu(form: str, dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("op", ["rms_norm", "rms_norm + residual", "layer_norm"])
 def test_weights_that_are_staged(op: str, dtype: str, tmp_path: Path) -> None:
     """In these backward passes threads go down rows; some save intermediate values per element."""
-    request = [*hot.requests_of(op, dtype)][-1]
+    request = [*ahead_of_time.requests_of(op, dtype)][-1]
     emitted = request.emitted()
     assert emitted.staged == 1
     assert ("W::kKeepsMore" in emitted.source) == (op != "rms_norm")

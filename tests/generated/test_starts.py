@@ -11,7 +11,7 @@ import torch
 import bridge
 from bridge import lang as bl
 from bridge.generated.ahead import usual_requests
-from bridge.lang.emission import source_of
+from bridge.lang.emission.cpu import source_of
 from bridge.lang.functions import apply
 from bridge.ops.traced import traced
 

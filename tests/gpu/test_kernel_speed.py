@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from bridge.catalogue import hot
+from bridge.catalogue import ahead_of_time
 from scripts.gpu import kernel_speed
 from tools.bench.ops import OPS
 
@@ -41,7 +41,7 @@ def test_every_op_and_pass_comes_first_at_one_shape(capsys: Any) -> None:
 
 def test_every_program_that_a_build_compiles_has_a_row(capsys: Any) -> None:
     text = " ".join(listed(capsys))
-    for name in hot.OPS:
+    for name in ahead_of_time.OPS:
         assert name.split(" ")[0].replace("swiglu", "swiglu packed") in text, name
 
 

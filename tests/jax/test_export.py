@@ -139,9 +139,9 @@ def test_workspace_is_never_too_small(dtype: str, rng: np.random.Generator) -> N
     edges = [128 * 64**level * n + k for level in range(4) for n in (1, 2) for k in (-1, 0, 1)]
     for rows in [0, 1, *edges, *(int(r) for r in 2 ** rng.uniform(0, 45, 200))]:
         for batch, cols in ((1, 1), (3, 5), (2, 4096), (0, 7), (7, 0)):
-            lanes = batch * -(-rows // 16)
-            is_by_lanes = lanes >= 66 and batch * rows * cols >= 1 << 24
-            summed = 2 * (lanes if is_by_lanes else batch * rows) * cols * size
+            leaves = batch * -(-rows // 16)
+            is_by_lanes = leaves >= 66 and batch * rows * cols >= 1 << 24
+            summed = 2 * (leaves if is_by_lanes else batch * rows) * cols * size
             above = levels(
                 batch, -(-rows // 16 // 64) if is_by_lanes else -(-rows // 128), cols, size
             )
@@ -161,4 +161,4 @@ def test_from_how_much_on_lanes_are_added_up() -> None:
     assert "kMultiprocessors = 132;" in source
     assert "kManyLanes = kMultiprocessors / 2;" in source
     assert "kManyElements = int64_t{1} << 24;" in source
-    assert (column_sums._MANY_LANES, column_sums._MANY_ELEMENTS) == (132 // 2, 1 << 24)
+    assert (column_sums._MANY_LEAVES, column_sums._MANY_ELEMENTS) == (132 // 2, 1 << 24)

@@ -21,7 +21,7 @@ from bridge import _native
 from bridge import lang as bl
 from bridge.lang import bytecode
 from bridge.lang.bytecode import ROLES, words_of
-from bridge.lang.derivatives import jvp, vjp
+from bridge.lang.derivatives.modes import jvp, vjp
 from bridge.lang.instructions import BY_NAME
 from bridge.lang.limits import (
     MOST_INSTRUCTIONS,
@@ -123,7 +123,7 @@ def test_operations_have_the_numbers_of_the_interpreter() -> None:
 
 def test_roles_and_limits_are_those_of_the_interpreter() -> None:
     assert members("Role") == list(ROLES)
-    text = (ROOT / "cpp/interpreter/program.h").read_text()
+    text = (ROOT / "cpp/program/program.h").read_text()
     assert bytecode._AGAIN == 1 << 16
     assert "kAgain = 1 << 16;" in text
     limits = (ROOT / "cpp/include/bridge/bridge.h").read_text()
@@ -144,7 +144,7 @@ _DIGEST = """
 import hashlib
 from bridge.lang.bytecode import words_of
 from bridge.lang.tracing import declared, trace
-from bridge.lang.derivatives import vjp
+from bridge.lang.derivatives.modes import vjp
 from tests.lang import declarations
 
 hashed = hashlib.sha256()

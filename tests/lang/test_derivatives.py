@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bridge.lang.derivatives import jvp, vjp
+from bridge.lang.derivatives.modes import jvp, vjp
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.lang.tracing import declared, trace

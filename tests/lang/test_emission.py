@@ -9,11 +9,11 @@ import pytest
 
 import bridge
 from bridge import lang as bl
-from bridge.catalogue import hot
+from bridge.catalogue import ahead_of_time
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
-from bridge.lang.emission import source_of
-from bridge.lang.emission_cuda import cuda_source_of
+from bridge.lang.emission.cpu import source_of
+from bridge.lang.emission.cuda import cuda_source_of
 from bridge.ops.traced import traced
 
 KEEPS, BACKWARD = 1, 2  # the passes of training
@@ -34,7 +34,7 @@ KEEPS, BACKWARD = 1, 2  # the passes of training
 def test_one_section_of_those_that_read_a_row_again_asks_for_the_next(
     op: str, number: int, sections: int, fetching: list[int], dtype: str
 ) -> None:
-    request = [*hot.requests_of(op, dtype)][number]
+    request = [*ahead_of_time.requests_of(op, dtype)][number]
     source = source_of(request.program, request.arithmetic, request.dtypes)
     found = re.findall(r"kFetchesAhead = (true|false);", source)
     assert len(found) == sections
@@ -63,8 +63,14 @@ def test_rows_of_constants_are_stored_without_a_look_at_their_elements() -> None
         texts = source_of(*arguments), cuda_source_of(*arguments).source
         return ["if (!kFlat &&" in texts[0], "return store_constants(part);" in texts[1]]
 
-    assert in_both([*hot.requests_of("cross_entropy", "bfloat16")][BACKWARD]) == [True, True]
-    assert in_both([*hot.requests_of("cross_entropy", "bfloat16")][KEEPS]) == [False, False]
+    assert in_both([*ahead_of_time.requests_of("cross_entropy", "bfloat16")][BACKWARD]) == [
+        True,
+        True,
+    ]
+    assert in_both([*ahead_of_time.requests_of("cross_entropy", "bfloat16")][KEEPS]) == [
+        False,
+        False,
+    ]
     for op, has in (
         (constant_in_one_result, False),
         (other_zeros, False),

@@ -17,7 +17,7 @@ import pytest
 
 from bridge import lang as bl
 from bridge.lang import functions, operations, roles
-from bridge.lang.derivatives import jvp, vjp
+from bridge.lang.derivatives.modes import jvp, vjp
 from bridge.lang.instructions import INSTRUCTIONS, NUMBERS
 from bridge.lang.operations import BY_NODE, PUBLIC, SCALARS
 from bridge.lang.program import FULL, Operand, Program, Result
@@ -125,7 +125,7 @@ def writer() -> ModuleType:
 
 def test_the_headers_are_those_of_the_table() -> None:
     for name, text in writer().files().items():
-        assert (ROOT / "cpp" / "interpreter" / name).read_text() == text, f"run {WRITER}"
+        assert (ROOT / "cpp" / "program" / name).read_text() == text, f"run {WRITER}"
 
 
 def test_the_writer_finds_an_old_header() -> None:
@@ -166,7 +166,7 @@ def test_a_function_stands_in_the_table_in_functions_and_in_the_mathematics(name
         for path in (ROOT / folder).rglob("*")
         if path.suffix in (".py", ".h", ".cuh", ".cpp", ".cu") and named.search(path.read_text())
     }
-    written = {f"cpp/interpreter/{file}" for file in writer().files()}
+    written = {f"cpp/program/{file}" for file in writer().files()}
     others = {"bridge/lang/suggestions.py"}  # in the advice for other names
     expected = {"bridge/lang/operations.py", "bridge/lang/functions.py"}
     assert expected <= found <= expected | written | others

@@ -9,7 +9,7 @@ import bridge
 from bridge import lang as bl
 from bridge.lang import registers
 from bridge.lang.bytecode import words_of
-from bridge.lang.derivatives import vjp
+from bridge.lang.derivatives.modes import vjp
 from tests.lang.test_derivatives import program_of
 
 

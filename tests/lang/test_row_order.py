@@ -8,21 +8,21 @@ import pytest
 
 import bridge
 from bridge import lang as bl
-from bridge.catalogue import hot
+from bridge.catalogue import ahead_of_time
 from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.lang import roles
 from bridge.lang.bytecode import Writer
-from bridge.lang.emission_cuda import cuda_source_of
-from bridge.lang.residents import Residents
-from bridge.lang.row_order import Place, RowOrder
+from bridge.lang.emission.cuda import cuda_source_of
+from bridge.lang.emission.residents import Residents
+from bridge.lang.emission.row_order import Place, RowOrder
 from bridge.ops.traced import traced
 
 KEEPS, BACKWARD = 1, 2  # the passes of training
 
 
 def request_of(number: int) -> Request:
-    return [*hot.requests_of("cross_entropy", "bfloat16")][number]
+    return [*ahead_of_time.requests_of("cross_entropy", "bfloat16")][number]
 
 
 def order_of(number: int) -> RowOrder:

@@ -379,7 +379,7 @@ def test_an_annotation_that_is_not_known() -> None:
 
 def test_declaring_needs_neither_framework() -> None:
     code = (
-        "import sys, bridge.lang, bridge.lang.derivatives, bridge.lang.reference;"
+        "import sys, bridge.lang, bridge.lang.derivatives.modes, bridge.lang.reference;"
         "print([m for m in ('torch', 'jax', 'scipy') if m in sys.modules])"
     )
     result = subprocess.run(

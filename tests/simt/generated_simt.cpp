@@ -1,4 +1,4 @@
-// Checks kernels generated from programs (bridge/lang/emission_cuda.py) on the emulator, through
+// Checks kernels generated from programs (bridge/lang/emission/cuda.py) on the emulator, through
 // the C functions: the functions that add kernels, which verify them too, and calls on arrays of
 // any layout. Every result must have the bits of the definition, program_reference.h.
 //
@@ -20,7 +20,7 @@
 #include "../cpp/program_reference.h"
 #include "../cpp/random_call.h"
 #include "executor.h"
-#include "interpreter/generated_call.h"
+#include "generated/cuda/call.h"
 
 namespace {
 

@@ -16,7 +16,7 @@
 #include "../cpp/random_program.h"
 #include "executor.h"
 #ifndef BRIDGE_EXECUTOR_GPU
-#include "interpreter/interpreter_cuda.h"
+#include "program/interpreter_cuda.h"
 #endif
 
 namespace {

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "../cpp/softmax_reference.h"
+#include "drivers/rows/row_operands.h"
 #include "executor.h"
 #include "ops/softmax/softmax_cuda.h"
-#include "walks/rows/row_operands.h"
 #ifndef BRIDGE_EXECUTOR_GPU
-#include "walks/rows/row_nodes.cuh"
+#include "drivers/rows/row_nodes.cuh"
 #endif
 
 namespace {

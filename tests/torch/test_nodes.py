@@ -99,7 +99,7 @@ def test_absent_operands_and_several_results(draw: Any) -> None:
 def test_nothing_else_is_lent() -> None:
     for other in (object(), bt.log_softmax):
         with pytest.raises(ValueError, match="PyCapsule_GetPointer"):
-            _native.use_lent(other)
+            _native.use_function_table(other)
 
 
 def test_calls_of_more_values_than_they_have_bits_for(
@@ -330,7 +330,7 @@ def test_a_module_that_is_not_right_is_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A separate process finds out, even if it crashes."""
-    source = tmp_path / "cpp" / "border" / "torch" / "nodes.cpp"
+    source = tmp_path / "cpp" / "bindings" / "torch" / "nodes.cpp"
     source.parent.mkdir(parents=True)
     for name in nodes._INCLUDED:
         (tmp_path / "cpp" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,24 +9,13 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from bridge._private.jax import ShapedArray, varying_axes_of, without_varying
+from bridge.jax._sharded.split import axes_of_space
 from bridge.ops import Role, Spec
 
 
 def spec_of(array: Any) -> Any:
     """Returns the Spec of an array, tracer or abstract value; None for None."""
     return None if array is None else Spec(tuple(array.shape), array.dtype.name)
-
-
-def axes_of_space(like: Any, role: Role) -> tuple[Any, ...]:
-    """Returns the mesh axes that split each dimension of the space, from an array that fills it."""
-    axes = tuple(like.sharding.spec)
-    axes += (None,) * (len(like.shape) - len(axes))
-    if not role.is_double:
-        return axes
-    names = axes[-1] if isinstance(axes[-1], tuple) else (axes[-1],) if axes[-1] else ()
-    parts = math.prod([like.sharding.mesh.shape[name] for name in names])
-    # Columns stay whole if shards would share a column, which is two numbers of the array.
-    return axes if like.shape[-1] // 2 % parts == 0 else (*axes[:-1], None)
 
 
 def _spec_in(role: Role, axes: tuple[Any, ...], batch_ndim: int) -> PartitionSpec:

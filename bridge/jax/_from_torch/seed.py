@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridge.jax._ops.integers import as_integer, refuse_no_seed, words
+from bridge.jax._adapter.integers import as_integer, refuse_no_seed, words
 
 # Torch has one generator per device for all threads, so only one seeded call runs at a time. A
 # seeded call inside a seeded call, on a thread of XLA, would deadlock: it raises after a timeout.

@@ -9,7 +9,7 @@ import jax
 from bridge.catalogue.bias_dropout_add import bias_dropout_add as _declared
 from bridge.catalogue.bias_dropout_add import check_p
 from bridge.jax._adapter.arguments import as_flag, refuse_traced
-from bridge.jax._ops.integers import refuse_no_seed
+from bridge.jax._adapter.integers import refuse_no_seed
 from bridge.ops.integers import check_integer
 
 _NAME = "bias_dropout_add"

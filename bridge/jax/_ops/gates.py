@@ -10,7 +10,7 @@ import jax
 from bridge.catalogue import gates
 from bridge.catalogue.gates import FORMS, SPLITS, one_a_row, run_glu, run_glu_in_blocks
 from bridge.jax._adapter.arguments import refuse_traced
-from bridge.jax._ops.declared import declared_function
+from bridge.jax._adapter.declared import declared_function
 
 ArrayLike = jax.typing.ArrayLike
 

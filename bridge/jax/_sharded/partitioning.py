@@ -25,9 +25,8 @@ from jax.experimental.custom_partitioning import (
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from bridge._private.jax import assignment_of, ir
-from bridge.jax._adapter.avals import axes_of_space
 from bridge.jax._sharded.shards import Run, call_on_shard
-from bridge.jax._sharded.split import Split
+from bridge.jax._sharded.split import Split, axes_of_space
 from bridge.ops import Role
 from bridge.ops.definition import space_of
 from bridge.ops.splitting import dims_of, has_whole_rows, supported, wanted_roles

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from bridge.ops import Role
 from bridge.ops.splitting import AnySplit
 
 
@@ -50,3 +51,15 @@ class Split(AnySplit):
         return PartitionSpec(
             *(None if dim is None else self.axes[dim] or None for dim in dims),
         )
+
+
+def axes_of_space(like: Any, role: Role) -> tuple[Any, ...]:
+    """Returns the mesh axes that split each dimension of the space, from an array that fills it."""
+    axes = tuple(like.sharding.spec)
+    axes += (None,) * (len(like.shape) - len(axes))
+    if not role.is_double:
+        return axes
+    names = axes[-1] if isinstance(axes[-1], tuple) else (axes[-1],) if axes[-1] else ()
+    parts = math.prod([like.sharding.mesh.shape[name] for name in names])
+    # Columns stay whole if shards would share a column, which is two numbers of the array.
+    return axes if like.shape[-1] // 2 % parts == 0 else (*axes[:-1], None)

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from bridge import _native
 from bridge._private.torch import (
-    backward_class,
     cuda_device,
     dispatch_modes,
     forward_ad,
@@ -31,14 +30,12 @@ from bridge._private.torch import (
     is_functionalized,
     is_old_batched,
     profiler,
-    set_fwd_grad_enabled,
     tracing_state,
-    unpack_dual,
     unwrap_if_dead,
 )
-from bridge.ops.batching import Move, batch_call
 from bridge.ops.dtypes import FLOATING
 from bridge.torch._adapter import nodes
+from bridge.torch._adapter.autograd_functions import FunctorchCall, apply_of, named
 from bridge.torch._adapter.derivatives import Derivatives, Step, run_steps, zeros
 from bridge.torch._adapter.dispatcher import dispatch
 from bridge.torch._adapter.kernels import PLAIN, Kernel, Results, allocate, dtypes_of
@@ -105,9 +102,9 @@ class Plan(Kernel):
         self._constant: tuple[int, ...] = ()
 
     @staticmethod
-    def like(op: Any, params: Any, dtypes: tuple[str | None, ...]) -> Plan:
+    def like(op: Any, params: Any, dtypes: tuple[str | None, ...], function: str = "") -> Plan:
         """Returns the plan of another call."""
-        return plan_of(op, params, dtypes)
+        return plan_of(op, params, dtypes, function)
 
     def __call__(self, *operands: Any) -> Results:
         """Runs the call, differentiably if an operand requires it."""
@@ -120,14 +117,14 @@ class Plan(Kernel):
             return dispatch(self.op, operands, self.params)
         if functorch_active():
             # The residuals must be outputs here: the outer transforms follow them too.
-            outputs = named(_FunctorchCall, self.name).apply(self.saving, *operands)
+            outputs = named(FunctorchCall, self.name).apply(self.saving, *operands)
             return self.saving.place(outputs)[: len(self._results)]
         if is_recorded(operands):
             # Torch takes a tensor that has outlived its transform for another tensor's gradient.
             operands = tuple([o if o is None else unwrap_if_dead(o) for o in operands])
             # Profilers show the work of a Function, and forward mode asks it for tangents.
             is_plain = forward_ad._current_level < 0 and not profiler._is_profiler_enabled
-            record = self.record if is_plain else functools.partial(_apply(self.name), self)
+            record = self.record if is_plain else functools.partial(apply_of(self.name), self)
             return self.place(record(*operands))
         with self.recorded():
             return self.run_below(operands)
@@ -137,7 +134,7 @@ class Plan(Kernel):
 
         The record function in C++ replaces this method once its module is loaded.
         """
-        apply = _apply(self.name)
+        apply = apply_of(self.name)
         if (recorder := nodes.recorder()) is None:
             return apply(self, *operands)
         rules = self.derivatives
@@ -284,130 +281,6 @@ def _like(tensor: Any) -> Any:
 def plan_of(op: Any, params: Any, dtypes: tuple[str | None, ...], function: str = "") -> Plan:
     """Returns the plan of a call; the same object for the same arguments, while it is in use."""
     return Plan(op, params, dtypes, function)
-
-
-@functools.cache
-def named(function: Any, name: str, forward: bool = True) -> Any:
-    """Returns a subclass of a Function with the name that profilers and graphs show.
-
-    The name is `bridge::<name>`, in NVTX ranges too; its backward pass is `bridge::<name>Backward`.
-    With `forward=False` only the backward pass gets a name: the dispatcher names the forward pass.
-    """
-    own = type(f"bridge::{name}" if forward else function.__name__, (function,), {})
-    if (node := backward_class(own)) is not None:
-        node.__name__ = f"bridge::{name}Backward"
-    return own
-
-
-class Rules(torch.autograd.Function):
-    """The derivative rules of a plan; subclasses differ in how they write forward."""
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Any:
-        return None, *ctx.plan.vjp(ctx, cotangents, ctx.needs_input_grad[1:])
-
-    @staticmethod
-    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
-        return ctx.plan.present(ctx.plan.jvp(ctx, ctx.saved_tensors, tangents))
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, plan: Plan, *operands: Any) -> Any:
-        params, moved = batched(plan.op, plan.params, operands, in_dims[1:], info.batch_size)
-        batch = plan_of(plan.op, params, plan.dtypes, plan.function)
-        outputs = plan.present(batch(*moved))
-        return outputs, (0 if isinstance(outputs, Tensor) else (0,) * len(outputs))
-
-
-class _EagerCall(Rules):
-    """Forward and context in one method, at a third of the cost of setup_context."""
-
-    @staticmethod
-    def forward(ctx: Any, plan: Plan, *operands: Any) -> Any:
-        results = plan.compute(*operands)
-        if results is None:
-            results = plan.saving.run_below(operands)
-        if plan.keeps_operands:  # inlined `plan.remember`
-            ctx.plan = plan
-            ctx.set_materialize_grads(False)
-            kept = operands
-        else:
-            kept = plan.remember(ctx, operands, results)
-        ctx.save_for_backward(*kept)
-        if forward_ad._current_level >= 0:
-            ctx.save_for_forward(*kept)
-        return results[plan.only] if plan.only is not None else plan.present(results)
-
-
-def _backward_below(ctx: Any, *cotangents: Any) -> Any:
-    return None, *ctx.plan.vjp(ctx, cotangents, ctx.needs_input_grad[1:])
-
-
-@functools.cache
-def _apply(name: str) -> Any:
-    """Returns the Function's `apply` without torch's Python wrapper, whose checks are made."""
-    function = named(_EagerCall, name)
-    # By default the engine's call looks up `backward` and `vjp` first, a good part of the cost of a
-    # tiny backward pass. A torch without this class keeps the default.
-    if (node := backward_class(function)) is not None:
-        node.apply = _backward_below
-    return super(torch.autograd.Function, function).apply
-
-
-class _FunctorchCall(Rules):
-    """The form of a call that torch.func can transform."""
-
-    @staticmethod
-    def forward(plan: Plan, *operands: Any) -> Any:
-        return plan.present(plan(*operands))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        remember(ctx, inputs[0], inputs[1:], inputs[0].place(output))
-
-    @staticmethod
-    def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
-        return jvp_among_levels(ctx, tangents)
-
-
-def jvp_among_levels(ctx: Any, tangents: Any, forward_enabled: bool = True) -> Any:
-    """Computes `Rules.jvp` where outer transforms of torch.func may exist.
-
-    Autograd calls jvp with forward mode off, which is meant for this level only. The outer levels
-    must see the caller's modes, so forward mode is restored and this level's tangents are removed.
-    (Each level of torch.func has one dual level, 0; `forward_ad` does not know about the levels
-    that dynamo enters.)
-    """
-    kept = [None if t is None else unpack_dual(t, level=0)[0] for t in ctx.saved_tensors]
-    with set_fwd_grad_enabled(forward_enabled):
-        return ctx.plan.present(ctx.plan.jvp(ctx, kept, tangents))
-
-
-def remember(ctx: Any, plan: Plan, operands: tuple[Any, ...], results: Results) -> None:
-    """Saves the residuals of a call for both modes."""
-    kept = plan.remember(ctx, operands, results)
-    ctx.save_for_backward(*kept)
-    ctx.save_for_forward(*kept)
-
-
-def batched(
-    op: Any, params: Any, operands: Sequence[Any], dims: Sequence[int | None], size: int
-) -> tuple[Any, tuple[Any, ...]]:
-    """Returns parameters and operands of the call with one more dimension, in front of results."""
-    params, moves = batch_call(
-        op, params, [o is not None for o in operands], [d is not None for d in dims]
-    )
-    moved: list[Any] = []
-    for operand, dim, move in zip(operands, dims, moves, strict=True):
-        if move is Move.FRONT:
-            operand = operand.movedim(dim, 0)
-        elif move is Move.BROADCAST:
-            operand = operand.expand(size, *operand.shape)
-        elif move is Move.ALIGN:
-            operand = operand.movedim(dim, 0)
-            ones = (1,) * (moved[0].ndim - operand.ndim)
-            operand = operand.reshape(size, *ones, *operand.shape[1:])
-        moved.append(operand)
-    return params, tuple(moved)
 
 
 @functools.cache

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from bridge.torch._adapter.autograd import Plan, named
+from bridge.torch._adapter.autograd import Plan
+from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.kernels import Results
 
 

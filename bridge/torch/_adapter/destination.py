@@ -10,16 +10,8 @@ import torch
 from torch import Tensor
 
 from bridge._private.torch import forward_ad, is_old_batched
-from bridge.torch._adapter.autograd import (
-    Plan,
-    Rules,
-    call,
-    is_recorded,
-    is_watched,
-    named,
-    plan_of,
-    remember,
-)
+from bridge.torch._adapter.autograd import Plan, call, is_recorded, is_watched, plan_of
+from bridge.torch._adapter.autograd_functions import Rules, named, remember
 from bridge.torch._adapter.checks import check_destination
 from bridge.torch._adapter.derivatives import Step
 from bridge.torch._adapter.kernels import Results, dtypes_of, spec_of, specs_of

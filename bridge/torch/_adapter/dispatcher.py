@@ -40,7 +40,8 @@ def at_first_dtensor(function: Callable[[], None]) -> None:
 
 
 @constant_to_dynamo
-def _meet_dtensors() -> None:
+def meet_dtensors() -> None:
+    """Runs the functions of `at_first_dtensor` once DTensors have been imported."""
     if "torch.distributed.tensor" in sys.modules:
         while _at_first_dtensor:
             _at_first_dtensor[-1]()
@@ -49,7 +50,7 @@ def _meet_dtensors() -> None:
 
 def dispatch(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
     """Calls the dispatcher op of `op` for the results that `params` wants."""
-    _meet_dtensors()
+    meet_dtensors()
     dtypes = op.result_dtypes(params)
     outputs = overload_of(op, dtypes, len(operands))(*operands, **fields_of(params))
     remaining = iter((outputs,) if isinstance(outputs, Tensor) else outputs)

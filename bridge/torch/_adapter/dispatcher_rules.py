@@ -17,14 +17,12 @@ import torch
 from bridge._private.torch import FUNCTIONALIZE, SingleLevelFunction, functorch_active
 from bridge.ops import OPS
 from bridge.torch._adapter import nodes
-from bridge.torch._adapter.autograd import (
-    Plan,
+from bridge.torch._adapter.autograd import Plan, is_recorded, plan_of
+from bridge.torch._adapter.autograd_functions import (
     Rules,
     batched,
-    is_recorded,
     jvp_among_levels,
     named,
-    plan_of,
     remember,
 )
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder

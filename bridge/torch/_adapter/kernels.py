@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bridge import _native
 from bridge._private.torch import check, is_zero_tensor, profiler
-from bridge.generated import load_shipped
+from bridge.generated import load_built_kernels
 from bridge.ops import Role, Spec
 from bridge.ops.definition import shape_in, space_of
 
@@ -157,7 +157,7 @@ def load_kernels() -> None:
     """
     if torch.cuda.is_initialized():
         _native.prepare_cuda()
-        load_shipped()
+        load_built_kernels()
 
 
 def _in_memory(tensor: Tensor, role: Role) -> Tensor:

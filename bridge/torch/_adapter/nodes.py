@@ -1,10 +1,10 @@
 """Nodes of torch's graph in C++, compiled against the headers of the installed torch.
 
 `torch.autograd.Function` takes 10 to 20 microseconds of a forward and a backward pass; our own node
-takes as long as torch's nodes. Through this module kernels also read their operands and get memory
-for results (cpp/border/torch/lent.h), faster than through DLPack and torch's Python functions.
+takes as long as torch's nodes. Through this module kernels also read operands and get memory for
+results (cpp/bindings/torch/function_table.h), faster than through DLPack and torch's Python code.
 
-C++ code against torch fits one version only, so this module (cpp/border/torch/nodes.cpp) is not
+C++ code against torch fits one version only, so this module (cpp/bindings/torch/nodes.cpp) is not
 part of the build: the first call that autograd records, or that a compiled graph makes, has it
 compiled in the background, as programs of declared ops are. Until then, and if compilation fails,
 `torch.autograd.Function` records calls, with the same numbers.
@@ -41,7 +41,7 @@ _NAME = "bridge_nodes"
 _FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 # `-z now` reports a symbol missing from torch when the module is loaded, not when it is called.
 _LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch_python", "-Wl,-z,now")
-_INCLUDED = ("border/binding/operand.h", "include/bridge/bridge.h")
+_INCLUDED = ("bindings/calls/operand.h", "include/bridge/bridge.h")
 # The most operands and wanted results of a call: a node has one bit for each.
 MOST_VALUES = 64
 _TRIAL = Path(__file__).with_name("nodes_trial.py")
@@ -80,7 +80,7 @@ class _Nodes:
         except ImportError as error:
             forget(path)
             raise CompileError(f"{path} cannot be loaded: {error}") from error
-        _native.use_lent(module.lent)
+        _native.use_function_table(module.function_table)
         self.recorder = module.recorder  # last: from now on calls use it
         log.debug("loaded nodes of torch's graph from %s", path)
 
@@ -91,7 +91,7 @@ class _Nodes:
 
 def _module(again: bool, is_sought: bool = False) -> Path:
     """Returns the compiled module's path; with `is_sought`, only if the cache has it."""
-    source = headers() / "border" / "torch" / "nodes.cpp"
+    source = headers() / "bindings" / "torch" / "nodes.cpp"
     command = find_compiler()
     folder = Path(torch.__file__).parent
     paths = [folder / "include", folder / "include" / "torch" / "csrc" / "api" / "include"]

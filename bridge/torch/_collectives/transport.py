@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bridge import _native
 from bridge._private.torch import all_gather_into_tensor, reduce_scatter_tensor, wait_tensor
-from bridge.generated import load_shipped
+from bridge.generated import load_built_kernels
 from bridge.torch._collectives import direct
 from bridge.torch._collectives.direct import Pending
 from bridge.torch._collectives.groups import Ranks, explained
@@ -93,7 +93,7 @@ def start_gather(x: Tensor, exchange: Exchange) -> Started:
         return all_gather_into_tensor(packed, ranks.size, ranks.name)
     if packed.is_cuda:  # load kernels now: no rank may load one while it waits for the others
         _native.prepare_cuda(packed.get_device())
-        load_shipped(packed.get_device())
+        load_built_kernels(packed.get_device())
     try:
         if (pending := direct.start(packed, ranks)) is not None:
             return pending

@@ -12,7 +12,7 @@ from bridge.ops import PROGRAM
 from bridge.torch._adapter.destination import overwrite
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._ops.declared import check, declared_entry
+from bridge.torch._adapter.declared import check, declared_entry
 
 
 def bias_gelu(

@@ -18,6 +18,7 @@ from bridge.ops import OPS
 from bridge.ops.definition import space_of
 from bridge.ops.splitting import dims_of, supported
 from bridge.torch._adapter.dispatcher import flattened, library, overloads, trimmed
+from bridge.torch._adapter.integers import seed_on_mesh
 from bridge.torch._sharded.rows import one_mesh, refuse_plain
 from bridge.torch._sharded.shards import call_on_shard, gather_along
 from bridge.torch._sharded.split import Split
@@ -89,7 +90,7 @@ def _spread(result: Tensor, split: Split, dims: list[int | None]) -> DTensor:
         return DTensor.from_local(result, split.mesh, split.placements(dims), run_check=False)
 
 
-def same_on_mesh(seed: Tensor, x: Any) -> Tensor:
+def _same_on_mesh(seed: Tensor, x: Any) -> Tensor:
     """Returns the seed of the first process in x's mesh, on all its processes."""
     if isinstance(x, DTensor):
         for axis in range(x.device_mesh.ndim):
@@ -105,5 +106,6 @@ def _register(op: Any, overload: Any) -> None:
     torch.library.register_torch_dispatch(overload, DTensor, rule, lib=library)
 
 
+seed_on_mesh.append(_same_on_mesh)
 for (_name, *_), _overload in overloads.items():
     _register(OPS[_name], _overload)

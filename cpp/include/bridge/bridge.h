@@ -112,7 +112,7 @@ typedef struct bridge_program_array {
   int64_t col_stride;
 } bridge_program_array;
 
-/* A program (cpp/interpreter/program.h) on rows of `cols` elements, numbered by `dims` leading
+/* A program (cpp/program/program.h) on rows of `cols` elements, numbered by `dims` leading
  * dimensions. The first batch_dims of these are batches: column sums go over the rows of one, an
  * integer is one's, and the numbers by which random words are drawn are row * index_cols + column
  * from each one's first row on.
@@ -185,7 +185,7 @@ bridge_status bridge_program_cuda(const bridge_program* call, void* workspace,
                                   size_t workspace_bytes, void* stream);
 /* Kernels of the program of these words on arrays of these dtypes (operands, then results),
  * compiled for a device that the process uses: an image of code for its driver, and what the
- * kernels expect of a launch (cpp/interpreter/generated_call.h). Random arrays are computed by them
+ * kernels expect of a launch (cpp/generated/cuda/call.h). Random arrays are computed by them
  * and by the interpreter first: a bit that differs is BRIDGE_INTERNAL, and they are not used. Calls
  * take them from then on. BRIDGE_UNAVAILABLE if nothing uses the device yet. */
 typedef struct bridge_program_kernels {

@@ -8,8 +8,8 @@
 #include "cpu/error.h"
 #include "cpu/huge_pages.h"
 #include "cpu/isa.h"
+#include "drivers/rows/run_driver.h"
 #include "ops/softmax/softmax_kernel.h"
-#include "walks/rows/run_driver.h"
 
 namespace bridge {
 namespace {

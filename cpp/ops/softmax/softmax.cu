@@ -4,9 +4,9 @@
 #include <bridge/bridge.h>
 
 #include "cuda/op_entry.h"
+#include "drivers/rows/row_launch.cuh"
 #include "ops/softmax/softmax.h"
 #include "ops/softmax/softmax_cuda.h"
-#include "walks/rows/row_launch.cuh"
 
 namespace bridge::softmax {
 namespace {

@@ -3,10 +3,10 @@
 #ifndef BRIDGE_OPS_SOFTMAX_SOFTMAX_CUH_
 #define BRIDGE_OPS_SOFTMAX_SOFTMAX_CUH_
 
+#include "drivers/rows/row_nodes.cuh"
+#include "drivers/rows/row_team.cuh"
 #include "math/convert.h"
 #include "math/softmax.h"
-#include "walks/rows/row_nodes.cuh"
-#include "walks/rows/row_team.cuh"
 
 namespace bridge::softmax {
 

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "drivers/rows/row_operands.h"
 #include "math/softmax.h"
-#include "walks/rows/row_operands.h"
 
 namespace bridge {
 

@@ -5,10 +5,10 @@
 
 #include <bridge/bridge.h>
 
+#include "drivers/rows/row_nodes.cuh"
+#include "drivers/rows/row_team.cuh"
 #include "math/convert.h"
 #include "math/softmax.h"
-#include "walks/rows/row_nodes.cuh"
-#include "walks/rows/row_team.cuh"
 
 namespace bridge::softmax_derivative {
 

@@ -5,9 +5,9 @@
 #include <type_traits>
 
 #include "cpu/tile.h"
+#include "drivers/rows/row_sums.h"
+#include "drivers/rows/run_rows.h"
 #include "math/softmax.h"
-#include "walks/rows/row_sums.h"
-#include "walks/rows/run_rows.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {

@@ -6,8 +6,8 @@
 #include <stdint.h>
 
 #include "cpu/isa.h"
+#include "drivers/rows/run.h"
 #include "math/softmax.h"
-#include "walks/rows/run.h"
 
 namespace bridge {
 

@@ -1,0 +1,135 @@
+"""Declared ops as functions of arrays."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bridge.jax._adapter.arguments import as_array_like, as_arrays, compiled_for
+from bridge.jax._adapter.avals import spec_of
+from bridge.jax._adapter.primitive import call
+from bridge.jax._adapter.integers import as_integer, words
+from bridge.lang import roles
+from bridge.lang.tracing import Declaration
+from bridge.ops import PROGRAM
+from bridge.ops.dtypes import FLOATING, promote
+from bridge.ops.form import check_operands, dtypes_of_role
+from bridge.ops.traced import Traced, function_of, traced
+
+# Types of arrays that are passed on unchanged: isinstance with jax.Array costs as much as a tiny
+# call.
+_array_types: set[type] = set()
+# The number of combinations of static arguments and present operands that an op caches.
+_MOST_KINDS = 256
+
+
+def declared_function(declaration: Declaration, name: str = "") -> Callable[..., Any]:
+    """Returns the function of a declaration on arrays; `name` replaces its name in messages."""
+    name = name or declaration.name
+    # The key has the identities of static arguments, because hashing them costs more than a tiny
+    # call. The entry keeps the arguments alive, so that no other object gets the same identity.
+    known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    optional = tuple(parameter.optional for parameter in declaration.parameters)
+
+    def run(operands: tuple[Any, ...], _: None, *values: Any) -> Any:
+        absent = tuple([operand is None for operand in operands])
+        entered = known.get((absent, *map(id, values)))
+        if entered is None:
+            pairs = zip(absent, optional, strict=True)
+            present = tuple([not (is_absent and may_be) for is_absent, may_be in pairs])
+            found = traced(declaration, present, *values)
+            if len(known) == _MOST_KINDS:
+                known.clear()
+            among = enumerate(found.program.operands)
+            integers = tuple([place for place, each in among if each.role is roles.Integer])
+            entered = found, present, integers, _compiled(name, found, None), values
+            known[absent, *map(id, values)] = entered
+        found, present, integers, compiled, _ = entered
+        if False in present:
+            operands = tuple(itertools.compress(operands, present))
+        is_plain = _array_types.issuperset(map(type, operands))
+        for place in integers:  # raw keys have a dimension
+            is_plain = is_plain and not operands[place].aval.shape
+        if not is_plain:
+            operands = arguments(found, operands)
+        return compiled(*operands)
+
+    def arguments(found: Traced, operands: Sequence[Any]) -> tuple[Any, ...]:
+        checked = []
+        for operand, value in zip(found.program.operands, operands, strict=True):
+            if operand.role is roles.Integer:
+                checked.append(as_integer(name, operand.name, value))
+                continue
+            dtypes = dtypes_of_role(operand.role)
+            expected = f"one of {', '.join(dtypes)}"
+            checked.append(as_array_like(name, operand.name, value, dtypes, expected))
+            _refuse_narrowed(name, operand.name, value)
+            if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
+                _array_types.add(type(value))
+        return tuple(checked)
+
+    function: Any = function_of(declaration, "jax", None, run)
+
+    def on_axis(axis: str, /, *operands: Any, **static: Any) -> Any:
+        """Runs the op inside `shard_map`, on columns that are split over a mesh axis."""
+        values = {**declaration.static, **static}.values()
+        found = traced(declaration, (True,) * len(operands), *values)
+        return _compiled(name, found, axis)(*arguments(found, operands))
+
+    function.on_axis = on_axis
+    return function  # type: ignore[no-any-return]
+
+
+def _refuse_narrowed(function: str, name: str, value: Any) -> None:
+    """Raises ValueError for NumPy integers that JAX would change while jax_enable_x64 is off."""
+    dtype = getattr(value, "dtype", None)
+    if isinstance(value, jax.Array) or dtype not in (np.int64, np.uint64) or value.size == 0:
+        return
+    kept = jax.dtypes.canonicalize_dtype(dtype)
+    if kept == dtype:
+        return
+    limits = jnp.iinfo(kept)
+    least, largest = int(value.min()), int(value.max())
+    if least < limits.min or largest > limits.max:
+        raise ValueError(
+            f"{function}: {name} has {least if least < limits.min else largest}, expected integers "
+            f"from {limits.min} to {limits.max}: while jax_enable_x64 is off, JAX keeps 32 bits"
+        )
+
+
+@compiled_for
+def _compiled(name: str, found: Traced, axis: str | None) -> Any:
+    integers = sum(operand.role is roles.Integer for operand in found.program.operands)
+
+    def declared(*operands: Any) -> Any:
+        arrays = []
+        for operand, value in zip(found.program.operands, operands, strict=True):
+            if operand.role is roles.Integer:
+                arrays.append(words(name, operand.name, value, is_alone=integers == 1))
+            else:
+                arrays.extend(as_arrays(value))
+        arrays = _settled(arrays)
+        params = check_operands(name, found.form, [spec_of(array) for array in arrays], found.texts)
+        results = call(PROGRAM, arrays, params, axis)
+        return results if found.returns_several else results[0]
+
+    declared.__name__ = name
+    return declared
+
+
+def _settled(arrays: list[Any]) -> list[Any]:
+    """Casts weakly typed floating arrays to the dtype of the others, as in jax.numpy."""
+    floating = [array for array in arrays if array.dtype.name in FLOATING]
+    strong = [array.dtype.name for array in floating if not array.weak_type]
+    if not strong:
+        return arrays
+    dtype = promote(*strong)
+    return [
+        array.astype(dtype) if array.dtype.name in FLOATING and array.weak_type else array
+        for array in arrays
+    ]

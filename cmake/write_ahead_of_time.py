@@ -1,0 +1,117 @@
+"""Writes programs of the catalogue as C++ or CUDA C++, for a build to compile ahead of time.
+
+python cmake/write_ahead_of_time.py FOLDER ISA...
+python cmake/write_ahead_of_time.py FOLDER cuda
+
+FOLDER gets program_<number>.cpp for each program, which is compiled for each instruction set, and
+ahead_of_time_programs.cpp, the table of programs. The instruction sets have the names of
+cpp/CMakeLists.txt, the strongest first; `none` stands for a set that is left out. For CUDA, FOLDER
+gets <digest>.cu for each program, and an index with the data that bridge/generated/built_kernels.py
+needs. A file with unchanged contents is not written again. The package is read from the source
+tree, because its native module does not exist yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import types
+from dataclasses import astuple
+from pathlib import Path
+
+# The package without the code of its __init__, and with an empty native module.
+package = types.ModuleType("bridge")
+package.__path__ = [str(Path(__file__).resolve().parent.parent / "bridge")]
+sys.modules |= {"bridge": package, "bridge._native": types.ModuleType("bridge._native")}
+
+from bridge.catalogue.ahead_of_time import cuda_requests, requests  # noqa: E402
+from bridge.generated.built_kernels import INDEX  # noqa: E402
+from bridge.generated.requests import Request  # noqa: E402
+from bridge.lang.emission.cpu import source_of  # noqa: E402
+
+_END = """namespace bridge {{
+namespace BRIDGE_ISA_NAMESPACE {{
+extern const interpreter::MachineTable program_{number};
+const interpreter::MachineTable program_{number} = generated_table<Program>;
+}}  // namespace BRIDGE_ISA_NAMESPACE
+}}  // namespace bridge
+"""
+
+
+def program(number: int, request: Request) -> str:
+    """Returns a program's kernels, named by its number instead of the name of its entry point."""
+    of = request.program, request.arithmetic, request.dtypes, request.has_start
+    text = source_of(*of, request.free())
+    machine, _, entry = text.partition('extern "C"')
+    assert entry
+    return machine + _END.format(number=number)
+
+
+def table(requests: list[Request], isas: list[str]) -> str:
+    lines = ['#include "generated/cpu/ahead_of_time.h"', "", "namespace bridge {", ""]
+    for isa in filter("none".__ne__, isas):
+        lines.append(f"namespace {isa} {{")
+        lines += [
+            f"extern const interpreter::MachineTable program_{i};" for i in range(len(requests))
+        ]
+        lines += [f"}}  // namespace {isa}", ""]
+    lines += ["namespace interpreter {", "namespace {", ""]
+    rows = []
+    for number, request in enumerate(requests):
+        words, dtypes = request.words(), request.dtype_numbers()
+        numbers = memoryview(words).cast("i").tolist()
+        lines.append(f"const int32_t kWords{number}[] = {{{', '.join(map(str, numbers))}}};")
+        lines.append(f"const int32_t kDtypes{number}[] = {{{', '.join(map(str, dtypes))}}};")
+        free = request.free()
+        lines.append(f"const int32_t kFree{number}[] = {{{', '.join(map(str, [*free, 0]))}}};")
+        tables = ["nullptr" if isa == "none" else f"&{isa}::program_{number}" for isa in isas]
+        rows.append(
+            f"    {{kWords{number}, {len(numbers)}, kDtypes{number}, kFree{number}, {len(free)}, "
+            f"{{{', '.join(tables)}}}}},  // {request.program.name}"
+        )
+    lines += [
+        "",
+        "const AheadOfTimeProgram kPrograms[] = {",
+        *rows,
+        "};",
+        "",
+        "}  // namespace",
+        "",
+    ]
+    body = f"return {{kPrograms, {len(requests)}}};"
+    lines += [f"AheadOfTimePrograms ahead_of_time_programs() {{ {body} }}", ""]
+    return "\n".join([*lines, "}  // namespace interpreter", "}  // namespace bridge", ""])
+
+
+def cpu_files(isas: list[str]) -> dict[str, str]:
+    found = list(requests())
+    files = {f"program_{number}.cpp": program(number, each) for number, each in enumerate(found)}
+    return files | {"ahead_of_time_programs.cpp": table(found, isas)}
+
+
+def cuda_files() -> dict[str, str]:
+    files, index = {}, {}
+    for request in cuda_requests():
+        source, *facts = astuple(request.emitted())
+        digest = hashlib.sha256(source.encode()).hexdigest()
+        files[f"{digest}.cu"] = source
+        index[digest] = request.words().hex(), request.dtype_numbers(), request.free(), facts
+    return files | {INDEX: json.dumps(index, indent=1)}
+
+
+def main() -> None:
+    folder, isas = Path(sys.argv[1]), sys.argv[2:]
+    folder.mkdir(parents=True, exist_ok=True)
+    files = cuda_files() if isas == ["cuda"] else cpu_files(isas)
+    for name, text in files.items():
+        path = folder / name
+        if not path.is_file() or path.read_text() != text:
+            path.write_text(text)
+    for path in folder.glob("*.c*"):
+        if path.suffix in (".cpp", ".cu") and path.name not in files:
+            path.unlink()
+
+
+if __name__ == "__main__":
+    main()

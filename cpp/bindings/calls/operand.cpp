@@ -1,0 +1,40 @@
+#include "bindings/calls/operand.h"
+
+#include <cstring>
+
+namespace bridge::bindings {
+
+const char* describe_dtype(int32_t dtype) {
+  static const char* const names[] = {"float16", "bfloat16", "float32", "float64", "bool",
+                                      "uint8",   "int64",    "uint32",  "int8",    "int16",
+                                      "int32",   "uint16",   "uint64"};
+  return dtype >= 0 && dtype <= BRIDGE_UINT64 ? names[dtype] : "a dtype that no op takes";
+}
+
+std::string describe_shape(const Operand& operand) {
+  std::string text = "[";
+  for (int32_t i = 0; i < operand.ndim; ++i) {
+    if (i > 0) text += ", ";
+    text += std::to_string(operand.shape[i]);
+  }
+  return text + "]";
+}
+
+bool is_empty(const Operand& operand) {
+  for (int32_t i = 0; i < operand.ndim; ++i) {
+    if (operand.shape[i] == 0) return true;
+  }
+  return false;
+}
+
+void* address_of(const Operand& operand) {
+  alignas(16) static char nowhere[16];
+  return operand.data != nullptr ? operand.data : nowhere;
+}
+
+bool same_shape(const Operand& a, const Operand& b) {
+  return a.ndim == b.ndim &&
+         (a.ndim == 0 || std::memcmp(a.shape, b.shape, sizeof(int64_t) * a.ndim) == 0);
+}
+
+}  // namespace bridge::bindings

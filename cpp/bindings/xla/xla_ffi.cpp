@@ -1,0 +1,285 @@
+#include "bindings/xla/xla_ffi.h"
+
+#include <cstddef>
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <xla/ffi/api/ffi.h>
+#include "bindings/cuda_library.h"
+#include "bindings/xla/known_programs.h"
+#include "bindings/xla/xla_executor.h"
+
+namespace bridge::bindings {
+namespace {
+
+namespace ffi = xla::ffi;
+
+int32_t dtype_of(ffi::DataType dtype) {
+  switch (dtype) {
+    case ffi::DataType::F16:
+      return BRIDGE_FLOAT16;
+    case ffi::DataType::BF16:
+      return BRIDGE_BFLOAT16;
+    case ffi::DataType::F32:
+      return BRIDGE_FLOAT32;
+    case ffi::DataType::F64:
+      return BRIDGE_FLOAT64;
+    case ffi::DataType::PRED:
+      return kBool;
+    case ffi::DataType::U8:
+      return kUint8;
+    case ffi::DataType::S64:
+      return kInt64;
+    case ffi::DataType::U32:
+      return kUint32;
+    case ffi::DataType::S8:
+      return BRIDGE_INT8;
+    case ffi::DataType::S16:
+      return BRIDGE_INT16;
+    case ffi::DataType::S32:
+      return BRIDGE_INT32;
+    case ffi::DataType::U16:
+      return BRIDGE_UINT16;
+    case ffi::DataType::U64:
+      return BRIDGE_UINT64;
+    default:
+      return kNoDtype;
+  }
+}
+
+void read_buffer(const ffi::AnyBuffer& buffer, Operand* operand) {
+  operand->present = true;
+  operand->data = buffer.untyped_data();
+  operand->dtype = dtype_of(buffer.element_type());
+  operand->ndim = static_cast<int32_t>(buffer.dimensions().size());
+  operand->shape = buffer.dimensions().begin();
+}
+
+// Reads the operands. XLA passes only the present ones: slots[i] is the position of the i-th buffer
+// among the operands.
+bool place(const ffi::RemainingArgs& args, ffi::Span<const int32_t> slots, size_t operand_count,
+           Operand* operands, CallError* error) {
+  if (slots.size() != args.size()) {
+    return error->set("attribute slots has " + std::to_string(slots.size()) + " entries for " +
+                      std::to_string(args.size()) + " buffers");
+  }
+  for (size_t i = 0; i < args.size(); ++i) {
+    const int32_t slot = slots.begin()[i];
+    if (slot < 0 || static_cast<size_t>(slot) >= operand_count || operands[slot].present) {
+      return error->set("attribute slots has the entry " + std::to_string(slot) +
+                        ", which is out of range or given twice");
+    }
+    ffi::ErrorOr<ffi::AnyBuffer> buffer = args.get<ffi::AnyBuffer>(i);
+    if (!buffer.has_value()) return error->set(buffer.error().message());
+    read_buffer(*buffer, &operands[slot]);
+  }
+  return true;
+}
+
+// Reads the results. Bit i of `outputs` is set if result i is wanted. `extra` other buffers follow
+// the results.
+bool place(const ffi::RemainingRets& rets, int32_t outputs, size_t result_count, size_t extra,
+           Operand* results, CallError* error) {
+  size_t expected = extra;
+  for (size_t i = 0; i < result_count; ++i) expected += outputs >> i & 1;
+  if (outputs < 1 || int64_t{outputs} >> result_count != 0 || rets.size() != expected) {
+    return error->set("attribute outputs is " + std::to_string(outputs) + " for " +
+                      std::to_string(rets.size()) + " result buffers");
+  }
+  size_t next = 0;
+  for (size_t i = 0; i < result_count; ++i) {
+    if ((outputs >> i & 1) == 0) continue;
+    ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> buffer = rets.get<ffi::AnyBuffer>(next++);
+    if (!buffer.has_value()) return error->set(buffer.error().message());
+    read_buffer(**buffer, &results[i]);
+  }
+  return true;
+}
+
+// The arguments of every call of an op.
+struct FfiCall {
+  const ffi::RemainingArgs& args;
+  const ffi::RemainingRets& rets;
+  ffi::Span<const double> attributes;
+  int32_t count;
+  ffi::Span<const int32_t> slots;
+  int32_t outputs;
+  Code code;
+};
+
+bool bind_call(const Op& op, const FfiCall& call, size_t extra_results, CallStorage* bound,
+               CallError* error) {
+  const OpCounts& counts = op.counts;
+  if (call.count < 0 || static_cast<size_t>(call.count) > counts.max_operands) {
+    return error->set("attribute count is " + std::to_string(call.count) + ", expected " +
+                      std::to_string(counts.min_operands) + " to " +
+                      std::to_string(counts.max_operands));
+  }
+  const auto operand_count = static_cast<size_t>(call.count);
+  const size_t result_count = counts.results == kAsInCode ? kMaxResults : counts.results;
+  AbsentOperands<kMaxOperands> operands(operand_count);
+  AbsentOperands<kMaxResults> results(result_count);
+  return place(call.args, call.slots, operand_count, operands.data(), error) &&
+         place(call.rets, call.outputs, result_count, extra_results, results.data(), error) &&
+         bind(op,
+              {operands.data(), operand_count, results.data(), result_count,
+               call.attributes.begin(), call.attributes.size(), false, call.code},
+              bound, error);
+}
+
+ffi::Error status_error(bridge_status status, const char* message) {
+  if (status == BRIDGE_OK) return ffi::Error::Success();
+  if (status == BRIDGE_INVALID_ARGUMENT) return ffi::Error::InvalidArgument(message);
+  return ffi::Error::Internal(message);
+}
+
+// Catches every exception. XLA does not: one that escaped would end the process.
+template <class Body>
+ffi::Error guarded(Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted, "bridge: out of memory");
+  } catch (const std::exception& error) {
+    return ffi::Error::Internal(std::string("bridge: ") + error.what());
+  } catch (...) {
+    return ffi::Error::Internal("bridge: unknown exception");
+  }
+}
+
+Code code_of() { return {}; }
+Code code_of(ffi::Span<const int32_t> words) {
+  const auto count = static_cast<int64_t>(words.size());
+  return {words.begin(), count, known_program(words.begin(), count)};
+}
+
+ffi::Error invalid(const Op& op, const CallError& error) {
+  return ffi::Error::InvalidArgument(std::string("bridge ") + op.counts.name + ": " +
+                                     error.message);
+}
+
+template <size_t kOp, class... Words>
+ffi::Error run_on_cpu(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                      ffi::Span<const double> attributes, int32_t count,
+                      ffi::Span<const int32_t> slots, int32_t outputs, Words... words) {
+  return guarded([&] {
+    const Op& op = *kOps[kOp];
+    CallStorage call;
+    CallError error;
+    if (!bind_call(op, {args, rets, attributes, count, slots, outputs, code_of(words...)}, 0, &call,
+                   &error)) {
+      return invalid(op, error);
+    }
+    XlaExecutor threads(&pool);
+    const bridge_executor executor = threads.executor();
+    return status_error(op.run_on_cpu(call, &executor), bridge_last_error());
+  });
+}
+
+// Runs an op on CUDA. The last result buffer is the workspace: XLA plans its memory, so that the
+// call can be captured into a command buffer.
+template <size_t kOp, class... Words>
+ffi::Error run_on_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                       ffi::Span<const double> attributes, int32_t count,
+                       ffi::Span<const int32_t> slots, int32_t outputs, Words... words) {
+  return guarded([&] {
+    const Op& op = *kOps[kOp];
+    std::string why;
+    const CudaLibrary* library = cuda_library(&why);
+    const CudaEntry* entry = library == nullptr ? nullptr : library->entry_of(op, &why);
+    if (entry == nullptr) {
+      return ffi::Error(ffi::ErrorCode::kUnavailable,
+                        std::string("bridge ") + op.counts.name + ": " + why);
+    }
+    CallStorage call;
+    CallError error;
+    if (!bind_call(op, {args, rets, attributes, count, slots, outputs, code_of(words...)}, 1, &call,
+                   &error)) {
+      return invalid(op, error);
+    }
+    ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> workspace = rets.get<ffi::AnyBuffer>(rets.size() - 1);
+    if (!workspace.has_value()) return workspace.error();
+    return status_error(op.run_on_cuda(*entry, call, (*workspace)->untyped_data(),
+                                       (*workspace)->size_bytes(), stream),
+                        library->last_error());
+  });
+}
+
+// Loads all kernels when a program is compiled or loaded: before it runs, is captured into a
+// command buffer or waits for others in a collective. XLA has made contexts on all its devices by
+// then.
+ffi::Error prepare() {
+  return guarded([] {
+    prepare_cuda();
+    return ffi::Error::Success();
+  });
+}
+
+template <class Binding>
+auto with_arguments(Binding binding) {
+  return std::move(binding)
+      .RemainingArgs()                                       // the present operands
+      .RemainingRets()                                       // the wanted results
+      .template Attr<ffi::Span<const double>>("attributes")  // the op's own, in its order
+      .template Attr<int32_t>("count")                       // of operands, absent ones included
+      .template Attr<ffi::Span<const int32_t>>("slots")      // position of each operand
+      .template Attr<int32_t>("outputs");                    // bit i: result i is wanted
+}
+
+ffi::Error do_nothing(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary) {
+  return ffi::Error::Success();
+}
+
+template <size_t kOp>
+FfiHandlers handlers_of() {
+  XLA_FFI_DEFINE_HANDLER(on_cpu, run_on_cpu<kOp>,
+                         with_arguments(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+  XLA_FFI_DEFINE_HANDLER(on_cuda, run_on_cuda<kOp>,
+                         with_arguments(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>()),
+                         {ffi::Traits::kCmdBufferCompatible});
+  return {kOps[kOp], reinterpret_cast<void*>(on_cpu), reinterpret_cast<void*>(on_cuda)};
+}
+
+// The op that runs programs also takes a bytecode.
+template <>
+FfiHandlers handlers_of<kOpCount - 1>() {
+  constexpr size_t kOp = kOpCount - 1;
+  XLA_FFI_DEFINE_HANDLER(on_cpu, (run_on_cpu<kOp, ffi::Span<const int32_t>>),
+                         with_arguments(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>())
+                             .Attr<ffi::Span<const int32_t>>("code"));
+  XLA_FFI_DEFINE_HANDLER(on_cuda, (run_on_cuda<kOp, ffi::Span<const int32_t>>),
+                         with_arguments(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>())
+                             .Attr<ffi::Span<const int32_t>>("code"),
+                         {ffi::Traits::kCmdBufferCompatible});
+  return {kOps[kOp], reinterpret_cast<void*>(on_cpu), reinterpret_cast<void*>(on_cuda)};
+}
+
+XLA_FFI_DEFINE_HANDLER(on_cuda_instantiate, prepare, ffi::Ffi::BindInstantiate());
+
+template <size_t... kAll>
+std::array<FfiHandlers, kOpCount> handlers_of_all(std::index_sequence<kAll...>) {
+  return {handlers_of<kAll>()...};
+}
+
+}  // namespace
+
+const std::array<FfiHandlers, kOpCount>& ffi_handlers() {
+  static const auto handlers = handlers_of_all(std::make_index_sequence<kOpCount>());
+  return handlers;
+}
+
+void* empty_handler() {
+  XLA_FFI_DEFINE_HANDLER(handler, do_nothing,
+                         ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs(),
+                         {ffi::Traits::kCmdBufferCompatible});
+  return reinterpret_cast<void*>(handler);
+}
+
+void* ffi_cuda_instantiate() { return reinterpret_cast<void*>(on_cuda_instantiate); }
+
+int ffi_api_major() { return XLA_FFI_API_MAJOR; }
+int ffi_api_minor() { return XLA_FFI_API_MINOR; }
+
+}  // namespace bridge::bindings

@@ -1,0 +1,199 @@
+// Chooses the kernel for the rows of a call and enqueues it. Host code of the ops over rows.
+#ifndef BRIDGE_DRIVERS_ROWS_ROW_LAUNCH_CUH_
+#define BRIDGE_DRIVERS_ROWS_ROW_LAUNCH_CUH_
+
+#include <atomic>
+
+#include "cuda/op_entry.h"
+#include "cuda/vector.h"
+#include "drivers/rows/row_nodes.cuh"
+
+namespace bridge::rows {
+
+template <class Params>
+struct Kernel {
+  const char* (*launch)(simt::Grid, size_t, void*, const Params&);
+  const char* (*load)();
+};
+
+template <class K>
+constexpr Kernel<typename K::Params> make_kernel() {
+  return {simt::launch<K>, simt::load<K>};
+}
+
+// A kernel for rows of at most `cols` columns.
+template <class Params>
+struct RowKernel {
+  int64_t cols;
+  int rows;     // per block
+  bool blocks;  // a row has a block to itself, with one warp per chunk
+  Kernel<Params> kernel;
+};
+
+template <class K>
+constexpr RowKernel<typename K::Params> row_kernel() {
+  using Team = typename K::Team;
+  return {Team::kCols, Team::kRows, Team::kRows == 1, make_kernel<K>()};
+}
+
+// A kernel that uses a cluster of blocks for each row.
+template <class Params>
+struct ClusterKernel {
+  Kernel<Params> kernel;
+  int most_chunks;       // per row
+  int most_warps;        // per block
+  size_t shared_bytes;   // per block
+  int (*most_blocks)();  // per cluster, on the current device
+
+  const char* load() const {
+    const char* error = kernel.load();
+    if (error == nullptr) most_blocks();
+    return error;
+  }
+
+  // Returns the number of blocks for a row; 0 if no cluster is large enough.
+  int blocks_of(int64_t cols) const {
+    const int64_t chunks = ceil_divide(cols, kChunkCols);
+    if (chunks > most_chunks) return 0;
+    int blocks = 1;
+    while (int64_t{blocks} * most_warps < chunks) blocks *= 2;
+    return blocks <= most_blocks() ? blocks : 0;
+  }
+
+  const char* enqueue(int blocks, Params& params, void* stream) const {
+    const int64_t chunks = ceil_divide(params.layout.cols, kChunkCols);
+    params.warps = static_cast<int>(chunks);
+    simt::Grid grid;
+    grid.x = grid.cluster = blocks;
+    grid.y = params.layout.rows < simt::kMaxGridYZ ? params.layout.rows : simt::kMaxGridYZ;
+    grid.threads = static_cast<int>(ceil_divide(chunks, blocks)) * simt::kWarpThreads;
+    return kernel.launch(grid, shared_bytes, stream, params);
+  }
+};
+
+// Returns the largest cluster in blocks. It is stored for each device, because it takes a driver
+// call for every size.
+template <class K>
+int most_blocks() {
+  constexpr int kDevices = 64;
+  static std::atomic<int> known[kDevices];
+  const int device = simt::current_device();
+  const bool is_kept = device >= 0 && device < kDevices;
+  int most = is_kept ? known[device].load(std::memory_order_relaxed) : 0;
+  if (most > 0) return most;
+  most = simt::most_in_cluster<K>(K::Team::kSharedBytes, K::Team::kMostBlocks);
+  if (is_kept) known[device].store(most, std::memory_order_relaxed);
+  return most;
+}
+
+template <class K>
+constexpr ClusterKernel<typename K::Params> cluster_kernel() {
+  using Team = typename K::Team;
+  return {make_kernel<K>(), Team::kMostChunks, Team::kMostWarps, Team::kSharedBytes,
+          most_blocks<K>};
+}
+
+// Kernels for rows of increasing length.
+template <class Params>
+struct KernelList {
+  const RowKernel<Params>* kernels;
+  int count;
+
+  template <int kCount>
+  constexpr KernelList(const RowKernel<Params> (&list)[kCount]) : kernels(list), count(kCount) {}
+
+  constexpr int64_t most_cols() const { return kernels[count - 1].cols; }
+
+  const char* load() const {
+    for (int i = 0; i < count; ++i) {
+      if (const char* error = kernels[i].kernel.load()) return error;
+    }
+    return nullptr;
+  }
+
+  const char* enqueue(Params& params, void* stream) const {
+    const RowKernel<Params>* chosen = kernels;
+    while (chosen->cols < params.layout.cols) ++chosen;
+    simt::Grid grid;
+    grid.x = limited(ceil_divide(params.layout.rows, chosen->rows));
+    if (chosen->blocks) {
+      params.warps = static_cast<int>(ceil_divide(params.layout.cols, kChunkCols));
+      grid.threads = params.warps * simt::kWarpThreads;
+    }
+    return chosen->kernel.launch(grid, 0, stream, params);
+  }
+};
+
+// The kernels K<team, true if all vectors of a row are aligned> for rows of elements T that fit in
+// a block. Both the number of threads of a row and the number of vectors of a thread follow from
+// the length of the row, but a thread has enough vectors to share the cost of a row among them. The
+// last kernel of a list goes as far as the registers of a block do: kBlockWarps warps.
+template <class T, int kBlockWarps, template <class Team, bool kIsAligned> class K>
+struct RowKernels {
+  static constexpr int kVector = simt::Pack<T>::kCount;
+  static constexpr int kWide = kVector == 2 ? 32 : 8;    // threads for a row of 256 columns
+  static constexpr int kWider = kVector == 2 ? 32 : 16;  // threads for a row of 512 columns
+  template <bool kIsAligned, int kGroup, int kVectors>
+  using Group = K<GroupTeam<T, kGroup, kVectors>, kIsAligned>;
+  template <bool kIsAligned>
+  using Block = K<BlockTeam<T, kBlockWarps>, kIsAligned>;
+  using Params = typename Block<true>::Params;
+
+  static constexpr RowKernel<Params> kAligned[6] = {
+      row_kernel<Group<true, 32 / kVector, 1>>(),
+      row_kernel<Group<true, 32 / kVector, 4>>(),
+      row_kernel<Group<true, kWide, 256 / kVector / kWide>>(),
+      row_kernel<Group<true, kWider, 512 / kVector / kWider>>(),
+      row_kernel<Group<true, 32, 32 / kVector>>(),
+      row_kernel<Block<true>>()};
+  static constexpr RowKernel<Params> kAny[4] = {
+      row_kernel<Group<false, 32 / kVector, 1>>(),
+      row_kernel<Group<false, kWide, 256 / kVector / kWide>>(),
+      row_kernel<Group<false, 32, 32 / kVector>>(), row_kernel<Block<false>>()};
+};
+
+// Returns the bytes of a number in a call's arithmetic.
+template <class Call>
+size_t real_bytes(const Call& call) {
+  return call.dtype == BRIDGE_FLOAT64 ? sizeof(double) : sizeof(float);
+}
+
+// Returns the number of rows for one launch: so few that their data is still in the cache when it
+// is read again.
+inline int64_t rows_at_once(int64_t rows, int64_t row_bytes) {
+  const int64_t most = row_bytes < simt::kCachedBytes ? simt::kCachedBytes / row_bytes : 1;
+  return most < rows ? most : rows;
+}
+
+// Calls launch(grid) for one batch of rows after another, with first_row, rows and segments of
+// params set for the batch. `launch` returns NULL or an error, like simt::launch.
+template <class Params, class Launch>
+const char* for_each_batch(Params& params, int64_t at_once, Launch&& launch) {
+  params.segments = ceil_divide(params.layout.cols, kSegmentCols);
+  for (; params.first_row < params.layout.rows; params.first_row += at_once) {
+    const int64_t left = params.layout.rows - params.first_row;
+    params.rows = left < at_once ? left : at_once;
+    simt::Grid grid;
+    grid.x = limited(params.rows * params.segments);
+    if (const char* error = launch(grid)) return error;
+  }
+  return nullptr;
+}
+
+// The C functions of an op, from the parts that differ between ops.
+template <class Call>
+constexpr cuda::OpEntry<Call> op_entry(const char* name,
+                                       decltype(cuda::OpEntry<Call>::validate) validate,
+                                       decltype(cuda::OpEntry<Call>::workspace_bytes) workspace,
+                                       decltype(cuda::OpEntry<Call>::enqueue) enqueue) {
+  return {name,
+          validate,
+          [](const Call& call) { return row_count(call.space) == 0 || call.space.cols == 0; },
+          workspace,
+          [](const Call& call) -> const void* { return call.output.data; },
+          enqueue};
+}
+
+}  // namespace bridge::rows
+
+#endif  // BRIDGE_DRIVERS_ROWS_ROW_LAUNCH_CUH_

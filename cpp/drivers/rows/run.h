@@ -1,0 +1,29 @@
+// A run of rows of a row space, to be computed in one thread. The driver of an op passes it to the
+// code that is compiled once for each instruction set.
+#ifndef BRIDGE_DRIVERS_ROWS_RUN_H_
+#define BRIDGE_DRIVERS_ROWS_RUN_H_
+
+#include <stdint.h>
+
+namespace bridge {
+
+// An operand, from the first row of a run on.
+struct RunOperand {
+  char* data;
+  int64_t row_bytes;  // from one row to the next
+};
+
+// Consecutive rows, at equal distances in every operand.
+struct Run {
+  int64_t rows;
+  int64_t cols;
+  // The number of columns of the first row that the causal rule leaves visible, possibly below 0 or
+  // above cols, and its increase from row to row: 1, or 0 without the rule.
+  int64_t visible;
+  int64_t visible_step;
+  bool streams;  // the output is written past the caches
+};
+
+}  // namespace bridge
+
+#endif  // BRIDGE_DRIVERS_ROWS_RUN_H_
