@@ -6,14 +6,15 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
 
 from bridge.lang.errors import refuse
+from bridge.lang.reference import evaluate
 from bridge.lang.refusals import Foreign
-from bridge.lang.tracing import declared
+from bridge.lang.tracing import Check, Declaration, declared
 from bridge.ops.definition import Spec
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.form import check_shapes
@@ -35,17 +36,19 @@ class DeclaredOp:
         function: Callable[..., Any],
         keep: Sequence[str] = (),
         vjp: Callable[..., Any] | None = None,
+        checks: Mapping[str, Check] | None = None,
+        needs: Mapping[str, str] | None = None,
         is_own: bool = False,
     ) -> None:
-        self.declaration = declared(function, keep, vjp)
+        self.declaration = declared(function, keep, vjp, checks, needs)
         functools.update_wrapper(self, function)
         # Trace now, so that a faulty declaration raises here and not at the first call.
         self._example = self._trace_example()
-        self._functions: dict[str, Callable[..., Any]] = {}
+        self._entries: dict[str, Any] = {}
         # A first call under torch.compile could not make the function. bridge.torch makes the
         # functions of its own ops itself.
         if "torch" in sys.modules and not is_own:
-            self.torch  # noqa: B018
+            self.entry("torch")
 
     def _trace_example(self) -> Traced | None:
         static = self.declaration.static.values()
@@ -54,47 +57,38 @@ class DeclaredOp:
         present = tuple(True for _ in self.declaration.parameters)
         return traced(self.declaration, present, *static)
 
+    def entry(self, framework: str) -> Any:
+        """Returns the object that runs the op in "torch", "jax" or "numpy", made at first use."""
+        if framework not in self._entries:
+            self._entries[framework] = _maker_of(framework)(self.declaration)
+        return self._entries[framework]
+
     @property
     def torch(self) -> Callable[..., Any]:
         """The function of tensors."""
-        if "torch" not in self._functions:
-            from bridge.torch._adapter.declared import declared_function
-
-            self._functions["torch"] = declared_function(self.declaration)
-        return self._functions["torch"]
+        return self.entry("torch").public  # type: ignore[no-any-return]
 
     @property
     def jax(self) -> Callable[..., Any]:
         """The function of JAX arrays."""
-        if "jax" not in self._functions:
-            from bridge.jax._adapter.declared import declared_function
-
-            self._functions["jax"] = declared_function(self.declaration)
-        return self._functions["jax"]
+        return self.entry("jax").public  # type: ignore[no-any-return]
 
     @property
     def _numpy(self) -> Callable[..., Any]:
         """The function of NumPy arrays."""
-        if "numpy" not in self._functions:
-            from bridge.numpy_calls import declared_function
+        return self.entry("numpy").public  # type: ignore[no-any-return]
 
-            self._functions["numpy"] = declared_function(self.declaration)
-        return self._functions["numpy"]
-
-    @property
+    @functools.cached_property
     def reference(self) -> Callable[..., Any]:
         """The function of NumPy arrays that computes and returns float64."""
-        if "reference" not in self._functions:
-            from bridge.lang.reference import evaluate
 
-            def run(found: Traced, operands: tuple[Any, ...]) -> Any:
-                check_shapes(found.name, found.form, [Spec(np.shape(o), "") for o in operands])
-                results = evaluate(found.program, operands)
-                return results if found.returns_several else results[0]
+        def run(found: Traced, operands: tuple[Any, ...]) -> Any:
+            check_shapes(found.name, found.form, [Spec(np.shape(o), "") for o in operands])
+            results = evaluate(found.program, operands)
+            return results if found.returns_several else results[0]
 
-            find = functools.partial(traced, self.declaration)
-            self._functions["reference"] = function_of(self.declaration, "reference", find, run)
-        return self._functions["reference"]
+        find = functools.partial(traced, self.declaration)
+        return function_of(self.declaration, "reference", find, run)
 
     def __call__(self, /, *operands: Any, **keywords: Any) -> Any:
         has_numpy = False
@@ -151,7 +145,8 @@ class DeclaredOp:
           TypeError, ValueError: for an unknown device, dtype, operand or static parameter, and
             without `arch` if there is no GPU.
         """
-        from bridge.generated.ahead import compile_all, requests_towards, trained_sets
+        from bridge.generated.parallel import compile_all
+        from bridge.ops.usual_programs import requests_towards, trained_sets
 
         archs = self._archs(device, arch)
         defaults = self.declaration.static
@@ -232,6 +227,21 @@ class DeclaredOp:
 
     def __deepcopy__(self, memo: Any) -> DeclaredOp:
         return self
+
+
+def _maker_of(framework: str) -> Callable[[Declaration], Any]:
+    """Returns the class that makes the entries of a framework; the import takes time."""
+    if framework == "torch":
+        from bridge.torch._adapter.declared import DeclaredFunction as OfTorch
+
+        return OfTorch
+    if framework == "jax":
+        from bridge.jax._adapter.declared import DeclaredFunction as OfJax
+
+        return OfJax
+    from bridge.numpy_calls import DeclaredFunction as OfNumpy
+
+    return OfNumpy
 
 
 def _framework_of(kind: type) -> str:

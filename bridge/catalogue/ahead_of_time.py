@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.catalogue import bias_dropout_add, bias_gelu, cross_entropy, gates, norms
-from bridge.generated.ahead import requests_towards, usual_requests
 from bridge.generated.requests import Request
 from bridge.ops.traced import Traced, traced
+from bridge.ops.usual_programs import requests_towards, usual_requests
 
 # The usual calls in training: the op, the optional operands present, and static parameters that
 # differ from the defaults. All operands have one dtype, also the dtype of a sum. Numbers such as

@@ -17,9 +17,9 @@ import torch
 import bridge
 from bridge import lang as bl
 from bridge.declared import DeclaredOp
-from bridge.generated.ahead import usual_requests
 from bridge.lang.limits import MOST_OPERANDS, MOST_RESULTS
 from bridge.ops import PROGRAM
+from bridge.ops.usual_programs import usual_requests
 from bridge.torch._adapter.dispatcher import dispatch
 from tests.declared.test_transforms import same
 

@@ -19,11 +19,11 @@ import bridge.torch as bt
 from bridge import _native
 from bridge import lang as bl
 from bridge.generated import requests
-from bridge.generated.ahead import requests_towards, trained_sets
 from bridge.generated.requests import Request
 from bridge.lang import roles
 from bridge.ops import run_program
 from bridge.ops.traced import Traced, traced
+from bridge.ops.usual_programs import requests_towards, trained_sets
 
 
 @bridge.op(keep=("r",))

@@ -17,12 +17,12 @@ from bridge import _native
 from bridge import lang as bl
 from bridge.catalogue.ahead_of_time import requests_of
 from bridge.generated import CompileError
-from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.lang import codes
 from bridge.lang.emission.cpu import source_of
 from bridge.ops.softmax_programs import derivative_program, jacobian_program, softmax_program
 from bridge.ops.traced import traced
+from bridge.ops.usual_programs import usual_requests
 from tests.declared.ops import OTHERS, SEVEN
 from tests.isas import ISAS
 from tests.lang.random_programs import random_call, steps_of

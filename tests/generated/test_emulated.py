@@ -18,10 +18,10 @@ from bridge import lang as bl
 from bridge.catalogue import ahead_of_time
 from bridge.catalogue.bias_dropout_add import bias_dropout_add
 from bridge.catalogue.bias_gelu import bias_gelu
-from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.lang.functions import GELU_KINDS
 from bridge.ops.traced import traced
+from bridge.ops.usual_programs import usual_requests
 from tests.declared.ops import OTHERS, SEVEN
 from tests.generated.emulated import needs_compiler, run
 from tests.generated.test_bits import (

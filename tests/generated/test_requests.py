@@ -17,9 +17,9 @@ import bridge
 from bridge import _native
 from bridge import lang as bl
 from bridge.generated import CompileError, cache, compiler, requests
-from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.ops.traced import traced
+from bridge.ops.usual_programs import usual_requests
 from bridge.torch._adapter import nodes
 from tests.declared.ops import SEVEN, rms_norm
 
@@ -258,8 +258,8 @@ def test_compilers_that_nobody_waits_for_leave_the_processor_to_others(
 
 
 def _usual(eps: float = 1e-6) -> Any:
-    from bridge.generated.ahead import usual_requests
     from bridge.ops.traced import traced
+    from bridge.ops.usual_programs import usual_requests
 
     return usual_requests(traced(rms_norm.declaration, (True, True), eps), "float32")
 

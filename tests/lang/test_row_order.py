@@ -9,7 +9,6 @@ import pytest
 import bridge
 from bridge import lang as bl
 from bridge.catalogue import ahead_of_time
-from bridge.generated.ahead import usual_requests
 from bridge.generated.requests import Request
 from bridge.lang import roles
 from bridge.lang.bytecode import Writer
@@ -17,6 +16,7 @@ from bridge.lang.emission.cuda import cuda_source_of
 from bridge.lang.emission.residents import Residents
 from bridge.lang.emission.row_order import Place, RowOrder
 from bridge.ops.traced import traced
+from bridge.ops.usual_programs import usual_requests
 
 KEEPS, BACKWARD = 1, 2  # the passes of training
 

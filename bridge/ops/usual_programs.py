@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bridge.generated.requests import Request
@@ -17,8 +15,6 @@ from bridge.ops.program_params import ProgramParams
 from bridge.ops.run_program import PROGRAM
 from bridge.ops.traced import Traced
 
-# A compiler takes a few hundred MiB.
-_MOST_COMPILERS = 8
 # Up to this many floating operands, each may be trained alone, or be the only frozen one.
 _FEW = 4
 _SHARED = (roles.Row, roles.Table)
@@ -90,22 +86,6 @@ def requests_towards(sets: Sets, found: Traced, dtype: str, arch: str = "") -> I
         if call.params is not None:  # otherwise an operand is passed on
             takes = [own[o.position] if isinstance(o, ZerosLike) else o for o in call.operands]
             yield _request(call.params, takes, arch)
-
-
-def compile_all(requests: Iterable[Request]) -> None:
-    """Compiles the requests in parallel.
-
-    Raises:
-      CompileError: the error of the first one that fails; requests not yet begun are dropped.
-    """
-    with ThreadPoolExecutor(min(_MOST_COMPILERS, os.cpu_count() or 1)) as pool:
-        asked = [pool.submit(request.compile) for request in requests]
-        try:
-            for each in asked:
-                each.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
 
 
 def _request(params: ProgramParams, takes: Sequence[str], arch: str) -> Request:
