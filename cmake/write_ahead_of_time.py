@@ -1,14 +1,14 @@
 """Writes programs of the catalogue as C++ or CUDA C++, for a build to compile ahead of time.
 
 python cmake/write_ahead_of_time.py FOLDER ISA...
-python cmake/write_ahead_of_time.py FOLDER cuda
+python cmake/write_ahead_of_time.py FOLDER cuda all|few
 
 FOLDER gets program_<number>.cpp for each program, which is compiled for each instruction set, and
 ahead_of_time_programs.cpp, the table of programs. The instruction sets have the names of
 cpp/CMakeLists.txt, the strongest first; `none` stands for a set that is left out. For CUDA, FOLDER
 gets <digest>.cu for each program, and an index with the data that bridge/generated/built_kernels.py
-needs. A file with unchanged contents is not written again. The package is read from the source
-tree, because its native module does not exist yet.
+needs; with `few` for the two shortest programs only. A file with unchanged contents is not written
+again. The package is read from the source tree, because its native module does not exist yet.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from bridge.generated.built_kernels import INDEX  # noqa: E402
 from bridge.generated.requests import Request  # noqa: E402
 from bridge.lang.emission.cpu import source_of  # noqa: E402
 
+FEW = 2
 _END = """namespace bridge {{
 namespace BRIDGE_ISA_NAMESPACE {{
 extern const interpreter::MachineTable program_{number};
@@ -90,10 +91,10 @@ def cpu_files(isas: list[str]) -> dict[str, str]:
     return files | {"ahead_of_time_programs.cpp": table(found, isas)}
 
 
-def cuda_files() -> dict[str, str]:
+def cuda_files(count: int | None) -> dict[str, str]:
     files, index = {}, {}
-    for request in cuda_requests():
-        source, *facts = astuple(request.emitted())
+    emitted = [(request, *astuple(request.emitted())) for request in cuda_requests()]
+    for request, source, *facts in sorted(emitted, key=lambda each: len(each[1]))[:count]:
         digest = hashlib.sha256(source.encode()).hexdigest()
         files[f"{digest}.cu"] = source
         index[digest] = request.words().hex(), request.dtype_numbers(), request.free(), facts
@@ -103,7 +104,7 @@ def cuda_files() -> dict[str, str]:
 def main() -> None:
     folder, isas = Path(sys.argv[1]), sys.argv[2:]
     folder.mkdir(parents=True, exist_ok=True)
-    files = cuda_files() if isas == ["cuda"] else cpu_files(isas)
+    files = cuda_files({"all": None, "few": FEW}[isas[1]]) if isas[0] == "cuda" else cpu_files(isas)
     for name, text in files.items():
         path = folder / name
         if not path.is_file() or path.read_text() != text:
