@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from bridge.cli import machine, options, outputs
+from bridge.cli.budget import Budget
 from bridge.cli.parity import command as parity
 from bridge.cli.parity import summary
 from bridge.cli.progress import bar
@@ -28,6 +29,9 @@ from tools.demo.comparison import (
     training_comparison,
 )
 from tools.demo.sentences import SENTENCES, SUBJECT_OF
+
+# The cases of all ops in turn, as many as fit into this time.
+SPEED_SECONDS = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +65,8 @@ def run(chosen: argparse.Namespace) -> int:
         summary.show(parity_report, console)
         passed &= parity_report["passed"]
         console.rule("Speed")
-        bench_report = bench.measure(device=chosen.device, quick=True)
+        with Budget(SPEED_SECONDS) as budget:
+            bench_report = bench.measure(device=chosen.device, quick=True, budget=budget)
         bench.show(bench_report, console)
     from tools.demo.report import write
 
