@@ -22,7 +22,7 @@ import numpy as np
 from bridge.lang.gelu_reference import gelu_derivative
 from bridge.lang.scalar import COARSE, CONVERSION, FUNCTION, ROOT, SHORT, Cost, Halves, Scalar
 
-VERSION = 10  # of the bytecode: raise it when an instruction gets another number
+VERSION = 10  # of programs, as text and as bytecode: docs/architecture.md says when it rises
 
 DTYPES_OF_16_BITS = ("float16", "bfloat16")
 _GELU = {"tanh": "gelu_tanh", "none": "gelu_erf", "sigmoid": "gelu_sigmoid"}
@@ -185,8 +185,8 @@ def _rounding(dtype: str, element: str, cost: Cost) -> Scalar:
     )
 
 
-# Their numbers are their places. Old numbers stand in exported models and compiled graphs: add an
-# operation at the end, and raise VERSION.
+# Their numbers are their places. Programs that JAX has exported or cached contain the numbers: add
+# an operation at the end, and raise VERSION.
 SCALARS: tuple[Scalar, ...] = (
     Scalar("neg", 1, SHORT, "math::negated(a)", np.negative, symbol="Negative"),
     _function(

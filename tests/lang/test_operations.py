@@ -70,7 +70,7 @@ def test_names_and_nodes_are_unique() -> None:
 
 
 def test_another_number_of_an_instruction_is_another_version() -> None:
-    """Compiled graphs and exported models contain the numbers."""
+    """Programs that JAX has exported or cached contain the numbers."""
     digest = hashlib.sha256(" ".join(NUMBERS).encode()).hexdigest()[:16]
     assert NAMES[operations.VERSION] == digest
 
