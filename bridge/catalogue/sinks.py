@@ -9,10 +9,10 @@ from typing import Any
 
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared
+from bridge.catalogue.softmax import check_softmax
 from bridge.ops.definition import Spec
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.scalars import LARGEST_FLOAT32
-from bridge.ops.softmax import check_softmax
 
 _LARGEST = {"float32": LARGEST_FLOAT32, "float64": math.inf}
 _DIGITS = {"float32": 24, "float64": 53}
@@ -168,7 +168,7 @@ def run_softmax(
     """
     of_x, of_sink = framework.spec_of(x), framework.spec_of(sink)
     of_mask = None if mask is None else framework.spec_of(mask)
-    scale = check_softmax(function, of_x, of_mask, scale, causal=causal).scale
+    scale = check_softmax(function, of_x, of_mask, scale, causal=causal)
     if of_sink.dtype not in FLOATING:
         raise TypeError(
             f"{function}: {argument} has dtype {of_sink.dtype}, expected one of "

@@ -12,6 +12,7 @@ import numpy as np
 from bridge._installed import need
 from bridge.catalogue.bias_dropout_add import check_p
 from bridge.catalogue.bias_gelu import check_approximate
+from bridge.catalogue.softmax import check_softmax
 from bridge.jax._adapter.arguments import (
     as_any_array,
     as_array_like,
@@ -23,7 +24,6 @@ from bridge.jax._adapter.avals import spec_of
 from bridge.jax._ops.bias_dropout_add import bias_dropout_add
 from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.softmax import as_mask, as_scale, softmax
-from bridge.ops import check_softmax
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.scalars import whole_number
 

@@ -45,6 +45,8 @@ class Coded:
       keeps: the residuals, nodes of the program.
       kept: True if it reads the residuals of its source program.
       rule: the custom VJP, or None.
+      family: name and parameters of a family of programs with derivative rules of their own
+        (bridge/ops/families.py); () for others.
       columns: the columns of a whole row for a program on a part of it; 0 for whole rows.
       accuracy: the 16-bit type of all floating arrays; "" if there are others.
       rounds_sums: True if column sums have that type too, as cotangents of row vectors do.
@@ -57,6 +59,7 @@ class Coded:
     keeps: tuple[int, ...] = ()
     kept: bool = False
     rule: Program | None = None
+    family: tuple[Any, ...] = ()
     columns: int = 0
     accuracy: str = ""
     rounds_sums: bool = False
@@ -66,15 +69,25 @@ class Coded:
         return self.tags.index(tag)
 
 
-def code_of(program: Program, keeps: Sequence[int] = (), rule: Program | None = None) -> str:
+def code_of(
+    program: Program,
+    keeps: Sequence[int] = (),
+    rule: Program | None = None,
+    family: Sequence[Any] = (),
+) -> str:
     """Serializes a traced program.
 
     Args:
       keeps: nodes whose values are residuals.
       rule: its custom VJP, made by `custom.traced_rule`, or None.
+      family: as in `Coded`; numbers, booleans and text.
     """
     fields = {"version": VERSION, **_fields(program), "keeps": list(keeps)}
-    return _text(fields if rule is None else {**fields, "rule": _fields(rule)})
+    if rule is not None:
+        fields["rule"] = _fields(rule)
+    if family:
+        fields["family"] = list(family)
+    return _text(fields)
 
 
 def texts_of(code: str) -> dict[str, str]:
@@ -143,7 +156,8 @@ def parse(code: str) -> Coded:
             if accuracy:
                 program = narrowing.with_short_log_sums(program, accuracy)
                 rule = rule and narrowing.with_short_log_sums(rule, accuracy)
-            return Coded(program, tags, keeps=keeps, rule=rule, accuracy=accuracy)
+            family = tuple(fields.get("family", ()))
+            return Coded(program, tags, None, keeps, rule=rule, family=family, accuracy=accuracy)
         of = _text(fields["of"])
         base = parse(of)
         if "summands" in fields:

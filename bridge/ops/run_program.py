@@ -24,11 +24,13 @@ from bridge.ops.definition import (
     Call,
     Op,
     Operands,
+    Places,
     Role,
     Spec,
     shape_in,
     space_of,
 )
+from bridge.ops.families import family_of
 from bridge.ops.program_params import ROLES, ProgramParams, are_wanted, joined, split
 from bridge.ops.splitting import wanted_roles
 
@@ -170,6 +172,9 @@ class RunProgram(Op[ProgramParams]):
         )
 
     def is_linear_in(self, position: int, unknown: Sequence[int], params: ProgramParams) -> bool:
+        if (found := family_of(params)) is not None:
+            family, place = found
+            return family.is_linear_in(place, position)
         return codes.is_linear_in(params.code, position, frozenset(unknown))
 
     def workspace_bytes(self, operands: Sequence[Spec | None], params: ProgramParams) -> int:
@@ -207,9 +212,32 @@ class RunProgram(Op[ProgramParams]):
             for role, dtype in zip(self.result_roles(params), split(params.dtypes), strict=True)
         )
 
-    # These functions become methods of the op.
-    jvp = program_derivatives.jvp
-    vjp = program_derivatives.vjp
+    def jvp(
+        self,
+        operands: Operands,
+        results: Operands,
+        tangents: Operands,
+        specs: Sequence[Spec | None],
+        params: ProgramParams,
+    ) -> list[Call[ProgramParams]]:
+        if (found := family_of(params)) is not None:
+            family, place = found
+            return family.jvp(place, operands, results, tangents, params)
+        return program_derivatives.jvp(self, operands, results, tangents, specs, params)
+
+    def vjp(
+        self,
+        operands: Operands,
+        results: Operands,
+        cotangents: Operands,
+        wanted: Sequence[bool],
+        specs: Sequence[Spec | None],
+        params: ProgramParams,
+    ) -> list[tuple[Call[Any], Places]]:
+        if (found := family_of(params)) is not None:
+            family, place = found
+            return family.vjp(place, operands, results, cotangents, wanted, specs)
+        return program_derivatives.vjp(self, operands, results, cotangents, wanted, specs, params)
 
     def reference(self, operands: Sequence[Any], params: ProgramParams) -> tuple[Any, ...]:
         """Evaluates the program in float64 NumPy; None for a result that is not wanted."""

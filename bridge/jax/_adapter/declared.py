@@ -12,8 +12,8 @@ import numpy as np
 
 from bridge.jax._adapter.arguments import as_array_like, as_arrays, compiled_for
 from bridge.jax._adapter.avals import spec_of
-from bridge.jax._adapter.primitive import call
 from bridge.jax._adapter.integers import as_integer, words
+from bridge.jax._adapter.primitive import call
 from bridge.lang import roles
 from bridge.lang.tracing import Declaration
 from bridge.ops import PROGRAM

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from bridge.catalogue import log_probs
+from bridge.catalogue.softmax import check_scale
 from bridge.jax._adapter.arguments import refuse_traced
 from bridge.jax._ops.labels import check_labels
-from bridge.ops.softmax import check_scale
 
 ArrayLike = jax.typing.ArrayLike
 

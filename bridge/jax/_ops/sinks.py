@@ -36,7 +36,8 @@ def _compiled(function: str, scale: float, causal: bool) -> Any:
     return run
 
 
-def _last_columns(x: jax.Array) -> jax.Array:
+def last_columns(x: jax.Array) -> jax.Array:
+    """Returns `[*rows]`: the last column that each query sees under the causal rule."""
     queries, keys = x.shape[-2:]
     return jnp.broadcast_to(jnp.arange(keys - queries, keys), x.shape[:-1])
 
@@ -46,5 +47,5 @@ _WITH_SINK = sinks.Framework(
     sinks.spread.jax,
     spec_of,
     lambda x, shape, dtype: jnp.zeros(shape, dtype),
-    _last_columns,
+    last_columns,
 )

@@ -6,12 +6,12 @@ from typing import Any
 
 import jax
 
+from bridge.catalogue.softmax import MASK_DTYPES, MASK_EXPECTED, check_scale, forward_params
 from bridge.jax._adapter.arguments import as_array_like, as_arrays, compiled_for, refuse_traced
 from bridge.jax._adapter.avals import spec_of
 from bridge.jax._adapter.primitive import call
-from bridge.jax._ops.sinks import softmax_with_sink
-from bridge.ops import SOFTMAX, check_softmax
-from bridge.ops.softmax import MASK_DTYPES, MASK_EXPECTED, check_scale
+from bridge.jax._ops.sinks import last_columns, softmax_with_sink
+from bridge.ops import PROGRAM
 
 ArrayLike = jax.typing.ArrayLike
 
@@ -150,8 +150,10 @@ def as_scale(function: str, scale: Any) -> float:
 def _compiled(function: str, scale: float, causal: bool) -> Any:
     def run(x: Any, mask: Any) -> jax.Array:
         x, mask = as_arrays(x, mask)
-        params = check_softmax(function, spec_of(x), spec_of(mask), scale, causal=causal)
-        return call(SOFTMAX, (x, mask), params)[0]
+        params = forward_params(function, spec_of(x), spec_of(mask), scale, causal=causal)
+        given = (x, mask, last_columns(x) if causal else None)
+        operands = tuple([operand for operand in given if operand is not None])
+        return call(PROGRAM, operands, params)[0]
 
     run.__name__ = function
     return run

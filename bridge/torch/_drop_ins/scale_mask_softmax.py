@@ -4,21 +4,18 @@
 # trace of a module whose forward has annotations as strings.
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from bridge.ops import SOFTMAX, check_softmax
-from bridge.ops.softmax import SoftmaxParams, check_scale
+from bridge.catalogue.softmax import check_scale
 from bridge.torch._adapter.checks import check_flags, check_tensors
-from bridge.torch._adapter.entry import entry
-from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._drop_ins.function_classes import DropIn
-from bridge.torch._ops.sinks import softmax_with_sink
+from bridge.torch._ops.sinks import last_columns, softmax_with_sink
 from bridge.torch._ops.softmax import (
+    forward_entry,
     scaled_causal_softmax,
     scaled_masked_softmax,
     scaled_softmax,
@@ -288,21 +285,18 @@ def _sink_of(offset: Any) -> Any:
     return offset.reshape(-1) if offset.is_floating_point() else offset.reshape(-1).float()
 
 
-def _check(scale: float, operands: tuple[Any, ...], *, causal: bool = False) -> SoftmaxParams:
-    x, mask = operands
-    check_tensors(_NAME, x=x, mask=mask)
-    return check_softmax(
-        _NAME, spec_of(x), None if mask is None else spec_of(mask), scale, causal=causal
-    )
-
-
 def fused_softmax(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> Tensor:
     """Softmax under a mask and a causal rule, if given."""
-    return (_causal if causal else _everywhere)(scale, (x, mask))
+    given = x, mask, last_columns(x) if causal else None
+    operands = tuple([operand for operand in given if operand is not None])
+    return _entries[mask is not None, causal](scale, operands)  # type: ignore[no-any-return]
 
 
-_everywhere = entry(_NAME, SOFTMAX, float, _check)
-_causal = entry(_NAME, SOFTMAX, float, partial(_check, causal=True))
+_entries = {
+    (masked, causal): forward_entry(_NAME, masked=masked, causal=causal)
+    for masked in (False, True)
+    for causal in (False, True)
+}
 
 
 def _mask_type_name(attn_mask_type: Any) -> str:

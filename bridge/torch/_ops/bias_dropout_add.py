@@ -8,10 +8,10 @@ from torch import Tensor
 from bridge.catalogue.bias_dropout_add import bias_dropout_add as _declared
 from bridge.catalogue.bias_dropout_add import check_p
 from bridge.torch._adapter.checks import check_flags
-from bridge.torch._adapter.entry import fixed
-from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._adapter.declared import declared_entry
+from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.integers import as_integers
+from bridge.torch._adapter.overrides import hand_over, is_overridden
 
 _NAME = "bias_dropout_add"
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from bridge.catalogue import bias_gelu as _declared
 from bridge.catalogue.bias_gelu import check_approximate
 from bridge.ops import PROGRAM
+from bridge.torch._adapter.declared import check, declared_entry
 from bridge.torch._adapter.destination import overwrite
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._adapter.declared import check, declared_entry
 
 
 def bias_gelu(

@@ -13,11 +13,11 @@ from bridge.catalogue.cross_entropy import Options
 from bridge.ops import PROGRAM
 from bridge.torch._adapter.autograd import Plan, plan_of
 from bridge.torch._adapter.chain import chained
+from bridge.torch._adapter.declared import declared_entry
 from bridge.torch._adapter.destination import call_overwritten, pull_over
 from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.kernels import Results, dtypes_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._adapter.declared import declared_entry
 from bridge.torch._ops.labels import as_signed, check_labels
 
 # Make them now: a first call under torch.compile could not make them.

@@ -10,8 +10,8 @@ from torch import Tensor
 from bridge.catalogue import gates
 from bridge.catalogue.gates import FORMS, SPLITS, one_a_row, run_glu, run_glu_in_blocks
 from bridge.declared import DeclaredOp
-from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._adapter.declared import declared_entry, declared_function
+from bridge.torch._adapter.overrides import hand_over, is_overridden
 
 # Make it now: a first call under torch.compile could not make it.
 _squared_relu = gates.squared_relu.torch

@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from bridge.catalogue import log_probs
-from bridge.ops.softmax import check_scale
+from bridge.catalogue.softmax import check_scale
+from bridge.torch._adapter.declared import declared_entry
 from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._adapter.declared import declared_entry
 from bridge.torch._ops.labels import check_labels
 
 

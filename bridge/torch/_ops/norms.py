@@ -10,8 +10,8 @@ from torch import Tensor
 from bridge.catalogue import norms
 from bridge.catalogue.norms import check_eps, check_offset
 from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._adapter.kernels import NAMES
 from bridge.torch._adapter.declared import declared_entry
+from bridge.torch._adapter.kernels import NAMES
 
 # Make them now: a first call under torch.compile could not make them.
 _of_rms_norm, _of_layer_norm = norms.rms_norm.torch.resolve, norms.layer_norm.torch.resolve  # type: ignore[attr-defined]

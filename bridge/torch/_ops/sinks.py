@@ -45,8 +45,13 @@ def softmax_with_sink(
     )
 
 
-def _last_columns(x: Tensor) -> Tensor:
-    """Returns `[*rows]`, without a copy: the last column that each query sees."""
+def last_columns(x: Any) -> Any:
+    """Returns `[*rows]`, without a copy: the last column that each query sees.
+
+    None for an x that the checks refuse.
+    """
+    if not isinstance(x, Tensor) or x.dim() < 2:
+        return None
     queries, keys = x.shape[-2:]
     return torch.arange(keys - queries, keys, device=x.device).expand(x.shape[:-1])
 
@@ -57,7 +62,7 @@ _WITH_SINK = sinks.Framework(
     sinks.spread.torch,
     spec_of,
     lambda x, shape, dtype: x.new_zeros(shape, dtype=getattr(torch, dtype)),
-    _last_columns,
+    last_columns,
 )
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-from bridge.ops import SOFTMAX, SOFTMAX_DERIVATIVE, check_softmax
-from bridge.ops.softmax import check_softmax_backward
+from bridge.catalogue.softmax import backward_params, forward_params
+from bridge.ops import PROGRAM
 from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.entry import entry
 from bridge.torch._adapter.kernels import spec_of
-from bridge.torch._ops.sinks import Sink, with_sink
+from bridge.torch._ops.sinks import Sink, last_columns, with_sink
 
 
 def scaled_softmax(
@@ -63,7 +63,7 @@ def scaled_softmax(
       tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
     if sink is None:
-        return _scaled(scale, (x, None), out)
+        return _scaled(scale, (x,), out)
     return with_sink("scaled_softmax", x, None, scale, sink, out)
 
 
@@ -132,7 +132,7 @@ def scaled_causal_softmax(
               [0.5000, 0.5000]])
     """
     if sink is None:
-        return _causal(scale, (x, None), out)
+        return _causal(scale, (x, last_columns(x)), out)
     return with_sink("scaled_causal_softmax", x, None, scale, sink, out, causal=True)
 
 
@@ -161,32 +161,36 @@ def scaled_softmax_backward(
     """
     if causal is not True and causal is not False:
         check_flags("scaled_softmax_backward", causal=causal)
-    return (_causal_backward if causal else _backward)(scale, (y, g, None), out)
+    if causal:
+        return _causal_backward(scale, (y, g, last_columns(y)), out)
+    return _backward(scale, (y, g), out)
 
 
-def _forward_entry(function: str, *, masked: bool = False, causal: bool = False) -> Any:
+def forward_entry(function: str, *, masked: bool = False, causal: bool = False) -> Any:
+    """Returns run(scale, operands, out) for x, a mask if `masked`, last columns if `causal`."""
+
     def check(scale: Any, operands: tuple[Any, ...]) -> Any:
-        x, mask = operands
+        x, mask = operands[0], operands[1] if masked else None
         check_tensors(function, 1 + masked, x=x, mask=mask)
         mask_spec = None if mask is None else spec_of(mask)
-        return check_softmax(function, spec_of(x), mask_spec, scale, causal=causal)
+        return forward_params(function, spec_of(x), mask_spec, scale, causal=causal)
 
-    return entry(function, SOFTMAX, float, check)
+    return entry(function, PROGRAM, float, check)
 
 
 def _backward_entry(causal: bool) -> Any:
     function = "scaled_softmax_backward"
 
     def check(scale: Any, operands: tuple[Any, ...]) -> Any:
-        y, g, _ = operands
+        y, g = operands[:2]
         check_tensors(function, 2, y=y, g=g)
-        return check_softmax_backward(function, spec_of(g), spec_of(y), scale, causal=causal)
+        return backward_params(function, spec_of(g), spec_of(y), scale, causal=causal)
 
-    return entry(function, SOFTMAX_DERIVATIVE, float, check)
+    return entry(function, PROGRAM, float, check)
 
 
-_scaled = _forward_entry("scaled_softmax")
-_masked = _forward_entry("scaled_masked_softmax", masked=True)
-_causal = _forward_entry("scaled_causal_softmax", causal=True)
+_scaled = forward_entry("scaled_softmax")
+_masked = forward_entry("scaled_masked_softmax", masked=True)
+_causal = forward_entry("scaled_causal_softmax", causal=True)
 _backward = _backward_entry(causal=False)
 _causal_backward = _backward_entry(causal=True)

@@ -1,8 +1,7 @@
-"""Softmax and its derivatives as programs, for calls on parts of the columns.
+"""Softmax of a scaled row whose elements may be hidden, and its derivatives, as programs.
 
-A program of `bridge.lang` is cut into stages by its row reductions. These compute what the kernels
-of cpp/ops/softmax compute, operation by operation as cpp/math/softmax.h has them, so that the bits
-are theirs.
+The operations are those of cpp/math/softmax.h, in its order. `last` is the last column that each
+row sees, such as under the causal rule.
 """
 
 from __future__ import annotations
@@ -83,10 +82,12 @@ def arithmetic_of(dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
-def _hidden(*masks: Any) -> Any | None:
-    """Returns a mask of the elements that any present mask hides."""
-    present = [mask for mask in masks if mask is not None]
-    return functools.reduce(lambda a, b: a | b, present) if present else None
+def _hidden(mask: Any | None, last: Any | None) -> Any | None:
+    """Returns True for elements hidden by the mask or behind `last`; None if there is neither."""
+    if last is None:
+        return mask
+    behind = functions.column() > last
+    return behind if mask is None else mask | behind
 
 
 def _unless(hidden: Any | None, instead: float, value: Any) -> Any:
@@ -96,12 +97,12 @@ def _unless(hidden: Any | None, instead: float, value: Any) -> Any:
 def _softmax(
     x: roles.Full,
     mask: roles.Mask | None = None,
-    causal: roles.Mask | None = None,
+    last: roles.PerRow[int] | None = None,
     *,
     scale: Scale,
     dtype: str,
 ) -> Any:
-    form, hidden = _FORMATS[arithmetic_of(dtype)], _hidden(mask, causal)
+    form, hidden = _FORMATS[arithmetic_of(dtype)], _hidden(mask, last)
     key = _unless(hidden, -math.inf, x * scale.half)
     largest = functions.max(key)
     largest = functions.where(largest < -form.largest, 0.0, largest)
@@ -150,10 +151,10 @@ def _inverse(power: Any, dtype: str) -> tuple[Any, Any]:
 
 
 def _jacobian(
-    u: roles.Full, v: roles.Full, causal: roles.Mask | None = None, *, scale: float
+    u: roles.Full, v: roles.Full, last: roles.PerRow[int] | None = None, *, scale: float
 ) -> Any:
-    is_zero = u == 0.0
-    nothing = is_zero if causal is None else is_zero | causal
+    is_zero, hidden = u == 0.0, _hidden(None, last)
+    nothing = is_zero if hidden is None else is_zero | hidden
     dot = functions.sum(functions.where(nothing, -0.0, u * v))
     return functions.where(nothing, 0.0, scale * (u * (v - dot)))
 
@@ -162,34 +163,34 @@ def _derivative(
     u: roles.Full,
     v: roles.Full,
     w: roles.Full,
-    causal: roles.Mask | None = None,
+    last: roles.PerRow[int] | None = None,
     *,
     scale: float,
     product: bool,
     factors: tuple[bool, bool, bool],
 ) -> Any:
+    hidden = _hidden(None, last)
     total: Any = u * v if product else None
     for factor, others, is_asked in zip((u, v, w), ((v, w), (u, w), (u, v)), factors, strict=True):
         if not is_asked:
             continue
-        dot = functions.sum(_unless(causal, -0.0, others[0] * others[1]))
+        dot = functions.sum(_unless(hidden, -0.0, others[0] * others[1]))
         total = -(factor * dot) if total is None else functions.fma(-factor, dot, total)
-    return _unless(causal, 0.0, scale * total)
+    return _unless(hidden, 0.0, scale * total)
 
 
 @functools.lru_cache(maxsize=1024)
 def softmax_program(scale: float, dtype: str, present: tuple[bool, bool]) -> ProgramParams:
-    """The call on x, a mask and the mask of the causal rule, those of them that are there."""
+    """Returns the call on x and those of mask and last that are present."""
     static = {"scale": Scale.of(scale, dtype), "dtype": dtype}
-    program = trace(declared(_softmax), (True, *present), static)
-    return ProgramParams(codes.code_of(program), arithmetic_of(dtype), dtype)
+    return _params(_softmax, (True, *present), static, dtype, ("softmax", scale, present[1]))
 
 
 @functools.lru_cache(maxsize=1024)
-def jacobian_program(scale: float, dtype: str, is_causal: bool) -> ProgramParams:
-    """The call on u, v and the mask of the causal rule, for the terms u(v - ⟨u,v⟩)."""
-    program = trace(declared(_jacobian), (True, True, is_causal), {"scale": _factor(scale, dtype)})
-    return ProgramParams(codes.code_of(program), arithmetic_of(dtype), dtype)
+def jacobian_program(scale: float, dtype: str, has_last: bool) -> ProgramParams:
+    """Returns the call on u, v and perhaps last for scale·u(v − ⟨u,v⟩), which is 0 where u is."""
+    static = {"scale": _factor(scale, dtype)}
+    return _params(_jacobian, (True, True, has_last), static, dtype, ("jacobian", scale, has_last))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -198,17 +199,32 @@ def derivative_program(
     dtype: str,
     product: bool,
     factors: tuple[bool, bool, bool],
-    is_causal: bool,
+    has_last: bool,
 ) -> ProgramParams:
-    """The call on u, v, w and the mask of the causal rule.
+    """Returns the call on u, v, w and perhaps last for scale times a sum of terms.
 
     Args:
-      product: whether u∘v is a term.
-      factors: whether the terms are that are u, v and w times the product of the other two.
+      product: the term u∘v is there.
+      factors: the terms −u⟨v,w⟩, −v⟨u,w⟩ and −w⟨u,v⟩ are there.
     """
     static = {"scale": _factor(scale, dtype), "product": product, "factors": factors}
-    program = trace(declared(_derivative), (True, True, True, is_causal), static)
-    return ProgramParams(codes.code_of(program), arithmetic_of(dtype), dtype)
+    present, place = (
+        (True, True, True, has_last),
+        ("derivative", scale, has_last, product, *factors),
+    )
+    return _params(_derivative, present, static, dtype, place)
+
+
+def _params(
+    function: Any,
+    present: tuple[bool, ...],
+    static: dict[str, Any],
+    dtype: str,
+    place: tuple[Any, ...],
+) -> ProgramParams:
+    program = trace(declared(function), present, static)
+    code = codes.code_of(program, family=("softmax", *place))
+    return ProgramParams(code, arithmetic_of(dtype), dtype)
 
 
 def _factor(scale: float, dtype: str) -> float:
