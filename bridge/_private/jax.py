@@ -263,11 +263,16 @@ def is_for_export(context: Any) -> bool:
 
 
 def axes_in_shard_map(context: Any) -> tuple[frozenset[Any], frozenset[Any]] | None:
-    """Returns the manual and the automatic mesh axes inside a shard_map; None outside."""
+    """Returns the manual and the automatic mesh axes inside a shard_map; None outside.
+
+    An automatic axis of one device does not count: a `custom_partitioning` with no other is an
+    error in JAX.
+    """
     axes = context.module_context.axis_context
     if not hasattr(axes, "manual_axes"):
         return None
-    return frozenset(axes.manual_axes), frozenset(axes.mesh.axis_names) - axes.manual_axes
+    several = {name for name, size in axes.mesh.shape.items() if size > 1}
+    return frozenset(axes.manual_axes), frozenset(several - axes.manual_axes)
 
 
 def device_count(context: Any) -> int:

@@ -223,6 +223,24 @@ def test_shards_that_share_leaves_of_the_tree(
     assert collectives_of(compiled.as_text()) == {"all-reduce": [sent]}
 
 
+@pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize(
+    ("shape", "split"), [((4, 0, 8), P("data")), ((0, 4, 8), P(None, "data"))], ids=str
+)
+@pytest.mark.parametrize("name", ["bias_gelu", "bias_dropout_add", "scaled_causal_softmax"])
+def test_arrays_without_rows(
+    name: str, shape: tuple[int, ...], split: P, axis_type: AxisType, rng: np.random.Generator
+) -> None:
+    case, mesh = OPS[name], make_mesh(axis_type)
+    arrays = case.draw(rng, shape, jnp.float32)
+    expected = jax.jit(case.gradients)(*arrays)
+    with jax.set_mesh(mesh):
+        operands = [
+            jax.device_put(a, NamedSharding(mesh, split if a.ndim > 1 else P())) for a in arrays
+        ]
+        assert_same_bits(jax.jit(case.gradients)(*operands), expected)
+
+
 def test_without_a_bias_nothing_is_sent(rng: np.random.Generator) -> None:
     x = jax.device_put(normal(rng, 8, 5), NamedSharding(make_mesh(), P("data")))
     for function in (bj.bias_gelu, partial(bj.bias_dropout_add, p=0.5, seed=1)):
@@ -323,8 +341,13 @@ def test_splits_that_no_axis_says(rng: np.random.Generator) -> None:
         assert_same_bits(ours, expected)
 
 
-def test_inside_shard_map_over_some_axes(rng: np.random.Generator) -> None:
-    mesh = make_mesh()
+MESHES = pytest.mark.parametrize("shape", [(2, 2), (4, 1)], ids=str)
+
+
+@MESHES
+def test_inside_shard_map_over_some_axes(shape: tuple[int, int], rng: np.random.Generator) -> None:
+    devices = jax.devices("cpu")[:DEVICES]
+    mesh = jax.make_mesh(shape, ("data", "model"), (AxisType.Auto,) * 2, devices=devices)
     x, bias = normal(rng, 8, 32, 8), normal(rng, 8)
 
     def loss(x: Any, bias: Any) -> Any:
@@ -335,7 +358,7 @@ def test_inside_shard_map_over_some_axes(rng: np.random.Generator) -> None:
         total, gradients = jax.value_and_grad(loss, (0, 1))(x, bias)
         return total[None], (gradients[0], gradients[1][None])
 
-    expected = [jax.jit(each)(part, bias) for part in jnp.split(x, 2)]
+    expected = [jax.jit(each)(part, bias) for part in jnp.split(x, shape[0])]
     expected = jax.tree.map(lambda *parts: jnp.concatenate(parts), *expected)
     split = jax.shard_map(
         each,
@@ -356,10 +379,11 @@ def loss_of_all(x: Any, bias: Any) -> Any:
     return (bj.bias_dropout_add(y, bias, x, p=0.3, seed=5) ** 2).sum()
 
 
-def test_a_mesh_with_axes_of_both_kinds(rng: np.random.Generator) -> None:
+@MESHES
+def test_a_mesh_with_axes_of_both_kinds(shape: tuple[int, int], rng: np.random.Generator) -> None:
     devices = jax.devices("cpu")[:DEVICES]
     kinds = (AxisType.Explicit, AxisType.Auto)
-    mesh = jax.make_mesh((2, 2), ("data", "model"), kinds, devices=devices)
+    mesh = jax.make_mesh(shape, ("data", "model"), kinds, devices=devices)
     x, bias = normal(rng, 8, 32, 16), normal(rng, 16)
     gradient = jax.jit(jax.grad(loss_of_all, (0, 1)))
     expected = gradient(x, bias)
