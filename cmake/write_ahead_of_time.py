@@ -50,7 +50,8 @@ def program(number: int, request: Request) -> str:
 
 
 def table(requests: list[Request], isas: list[str]) -> str:
-    lines = ['#include "generated/cpu/ahead_of_time.h"', "", "namespace bridge {", ""]
+    lines = ['#include "generated/cpu/ahead_of_time.h"']
+    lines += ['#include "ops/softmax/softmax_machine.h"', "", "namespace bridge {", ""]
     for isa in filter("none".__ne__, isas):
         lines.append(f"namespace {isa} {{")
         lines += [

@@ -179,7 +179,6 @@ def forward_params(
     scale: Any,
     *,
     causal: bool = False,
-    argument: str = "x",
 ) -> ProgramParams:
     """Checks the arguments; returns the parameters of the call on x, mask and `last`.
 
@@ -188,7 +187,7 @@ def forward_params(
     Raises:
       TypeError, ValueError: as `check_softmax`.
     """
-    scale = check_softmax(function, x, mask, scale, causal=causal, argument=argument)
+    scale = check_softmax(function, x, mask, scale, causal=causal)
     return softmax_program(scale, x.dtype, (mask is not None, causal))
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from bridge.lang import codes, functions, roles
-from bridge.lang.functions import apply
+from bridge.lang.functions import apply, parameter
 from bridge.lang.tracing import declared, trace
 from bridge.ops.program_params import ProgramParams
 
@@ -103,34 +103,42 @@ def _softmax(
     dtype: str,
 ) -> Any:
     form, hidden = _FORMATS[arithmetic_of(dtype)], _hidden(mask, last)
-    key = _unless(hidden, -math.inf, x * scale.half)
+    half, rate, *rest = _parameters(scale, 2 if dtype in _WHOLE_BITS else 4)
+    key = _unless(hidden, -math.inf, x * half)
     largest = functions.max(key)
     largest = functions.where(largest < -form.largest, 0.0, largest)
     if dtype in _WHOLE_BITS:
-        power = apply(f"exp2_below_{dtype}", key, largest, scale.rate)
+        power = apply(f"exp2_below_{dtype}", key, largest, rate)
         # NaN where the largest key is NaN or infinite.
         total = functions.fma(largest, 0.0, functions.sum(power))
         value = power * apply("reciprocal_16", total)
     else:
-        power = _power(key, largest, scale, form)
+        power = _power(key, largest, rate, *rest, form)
         high, low = _inverse(power, dtype)
         value = functions.fma(power, high, power * low)
     return _unless(hidden, 0.0, value)
 
 
-def _power(key: Any, largest: Any, scale: Scale, form: _Format) -> Any:
+def _parameters(scale: Scale, count: int) -> list[Any]:
+    """Returns the first numbers of a scale as parameters of the program, in this order."""
+    return [parameter(getattr(scale, f.name), f.name) for f in fields(scale)[:count]]
+
+
+def _power(
+    key: Any, largest: Any, rate: Any, rate_low: Any, floor_of_scale: Any, form: _Format
+) -> Any:
     """`softmax_power` from the shift of `softmax_shift`."""
     fma, where = functions.fma, functions.where
-    is_moderate = abs(largest * scale.rate) < 4.0 * form.bound
-    whole = fma(largest, scale.rate, form.magic) - form.magic
+    is_moderate = abs(largest * rate) < 4.0 * form.bound
+    whole = fma(largest, rate, form.magic) - form.magic
     shift = where(is_moderate, 0.0, largest)
     magic = where(is_moderate, form.magic - whole, form.magic)
-    floor = where(is_moderate, scale.floor + largest, scale.floor)
+    floor = where(is_moderate, floor_of_scale + largest, floor_of_scale)
     t = key - shift
-    shifted = fma(t, scale.rate, magic)
+    shifted = fma(t, rate, magic)
     n = shifted - magic
-    f = fma(t, scale.rate, -n)
-    power = apply("exp2_lifted", fma(t, scale.rate_low, f), shifted)
+    f = fma(t, rate, -n)
+    power = apply("exp2_lifted", fma(t, rate_low, f), shifted)
     return where(t < floor, 0.0, power)
 
 
@@ -155,6 +163,7 @@ def _jacobian(
 ) -> Any:
     is_zero, hidden = u == 0.0, _hidden(None, last)
     nothing = is_zero if hidden is None else is_zero | hidden
+    scale = parameter(scale, "scale")
     dot = functions.sum(functions.where(nothing, -0.0, u * v))
     return functions.where(nothing, 0.0, scale * (u * (v - dot)))
 
@@ -169,7 +178,7 @@ def _derivative(
     product: bool,
     factors: tuple[bool, bool, bool],
 ) -> Any:
-    hidden = _hidden(None, last)
+    hidden, scale = _hidden(None, last), parameter(scale, "scale")
     total: Any = u * v if product else None
     for factor, others, is_asked in zip((u, v, w), ((v, w), (u, w), (u, v)), factors, strict=True):
         if not is_asked:

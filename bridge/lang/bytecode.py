@@ -26,7 +26,7 @@ from bridge.lang.limits import (
     check_limit,
 )
 from bridge.lang.operations import VERSION, scalar_of
-from bridge.lang.program import COLUMNS, Node, Program, constant_of
+from bridge.lang.program import COLUMNS, Node, Program, constant_of, is_parameter
 from bridge.lang.registers import Instruction, allocated
 from bridge.lang.stages import written_out
 
@@ -187,7 +187,9 @@ class Writer:
             for number, node in enumerate(self.nodes)
             if node.operation == "constant" and node.dtype in dtypes
         ]
-        return {number: register for register, number in enumerate(self._needed(found))}
+        # Parameters come first, for kernels written by hand.
+        needed = sorted(self._needed(found), key=lambda n: not is_parameter(self.nodes[n]))
+        return {number: register for register, number in enumerate(needed)}
 
     # ---- Instructions ----
 

@@ -62,6 +62,11 @@ def apply(operation: str, *arguments: Any, static: Any = None) -> Value:
     return builder_of(*arguments).apply(operation, *arguments, static=static)
 
 
+def parameter(number: float, name: str) -> Value:
+    """A number that may differ from call to call of the same kernel."""
+    return builder_of().parameter(number, name)
+
+
 _T = TypeVar("_T")
 
 

@@ -59,8 +59,8 @@ class Node:
       operation: its name; "operand" and "constant" have no inputs.
       inputs: numbers of the nodes that it reads, all smaller than its own.
       static: parameters fixed when the program is made: the number of a constant (a floating one as
-        hexadecimal text, which distinguishes 0.0 and -0.0), the position and half of an operand,
-        the kind and order of a GELU, a threshold.
+        hexadecimal text, which distinguishes 0.0 and -0.0, with the name of a parameter behind a
+        space), the position and half of an operand, the kind and order of a GELU, a threshold.
       axes: the dimensions along which the value varies, ROWS | COLUMNS.
       dtype: "float", "int" or "bool".
     """
@@ -89,7 +89,14 @@ def sole_column(nodes: Sequence[Node], number: int) -> int | None:
 
 def constant_of(node: Node) -> Any:
     """Returns the number of a constant node."""
-    return float.fromhex(node.static) if node.dtype == "float" else node.static
+    if node.dtype != "float":
+        return node.static
+    return float.fromhex(node.static.partition(" ")[0])
+
+
+def is_parameter(node: Node) -> bool:
+    """True for a constant with a name: other calls of the same program may have another number."""
+    return node.operation == "constant" and node.dtype == "float" and " " in node.static
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,13 @@ class Builder:
         static = number.hex() if isinstance(number, float) else number
         return self.node("constant", static=static, axes=0, dtype=kind)
 
+    def parameter(self, number: float, name: str) -> Value:
+        """A constant that stays apart from others, so that the program is the same for all numbers.
+
+        It is not simplified away where it is 0 or 1.
+        """
+        return self.node("constant", static=f"{float(number).hex()} {name}", axes=0)
+
     def operand(self, position: int, half: int, axes: int, dtype: str) -> Value:
         return self.node("operand", static=(position, half), axes=axes, dtype=dtype)
 

@@ -209,7 +209,8 @@ bool is_light(const View& view) {
 
 // Requests huge pages for large results in new memory, which is no operand's. Returns one bit for
 // each result to be written past the caches (huge_pages.h).
-uint32_t prepare_results(const View& view, const bridge_program& call, const Counts& counts) {
+uint32_t prepare_results(const MachineTable& machine, const View& view,
+                         const bridge_program& call, const Counts& counts) {
   uint32_t streamed = 0;
   for (int32_t i = 0; i < call.results; ++i) {
     const bridge_program_array& array = call.result[i];
@@ -223,7 +224,7 @@ uint32_t prepare_results(const View& view, const bridge_program& call, const Cou
       is_operand = is_operand || call.operand[o].data == array.data;
     if (is_operand || !is_dense(array, call, cols)) continue;
     prefer_huge_pages(array.data, bytes);
-    if (is_streamed(array.data, bytes) && is_light(view)) streamed |= uint32_t{1} << i;
+    if (is_streamed(array.data, bytes) && (machine.is_light || is_light(view))) streamed |= uint32_t{1} << i;
   }
   return streamed;
 }
@@ -258,10 +259,11 @@ void interpreter::run_on(const MachineTable& machine, const View& view, const br
   const Counts counts = counts_of(call);
   if (counts.batches == 0) return;
   if (counts.rows == 0) return clear_sums(view, call, counts.batches);
-  const uint32_t streamed = prepare_results(view, call, counts);
+  const uint32_t streamed = prepare_results(machine, view, call, counts);
   const bool has_sums = has_column_sums(view);
   const int64_t units = counts.batches * (has_sums ? leaf_count(counts.rows) : counts.rows);
-  const ColumnSplit split = split_for(call, counts, units, executor);
+  const ColumnSplit split =
+      machine.has_whole_rows ? kWholeRows : split_for(call, counts, units, executor);
   if (split.tasks > 1)
     run_split(machine, view, call, split, streamed);
   else if (has_sums)

@@ -18,7 +18,7 @@ from bridge.lang.emission.cpu_sections import Section
 from bridge.lang.emission.cpu_tiles import Registers
 from bridge.lang.emission.sections import is_constant, streams_of, weight_of
 from bridge.lang.instructions import REDUCTIONS
-from bridge.lang.program import Program, constant_of
+from bridge.lang.program import Program, constant_of, is_parameter
 
 
 def source_of(
@@ -49,7 +49,7 @@ def free_constants(program: Program, has_start: bool = False) -> list[int]:
         for node, number in writer.constants.items()
         if writer.nodes[node].dtype == "float"
         and math.isfinite(value := constant_of(writer.nodes[node]))
-        and abs(value) not in (0.0, 0.5, 1.0, 2.0)
+        and (is_parameter(writer.nodes[node]) or abs(value) not in (0.0, 0.5, 1.0, 2.0))
     ]
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from bridge.catalogue.softmax import check_scale
+from bridge.catalogue.softmax import check_scale, check_softmax
 from bridge.torch._adapter.checks import check_flags, check_tensors
+from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._ops.sinks import last_columns, softmax_with_sink
 from bridge.torch._ops.softmax import (
@@ -196,7 +197,8 @@ class FusedScaleMaskSoftmax(torch.nn.Module):
         if softmax_offset is None and self.window_size is None:
             return self._softmax(input, mask, scale)
         # Check before the window is added to the mask by torch's operations.
-        _check(scale, (input, mask))
+        check_tensors(_NAME, x=input, mask=mask)
+        check_softmax(_NAME, spec_of(input), None if mask is None else spec_of(mask), scale)
         mask = self._with_window(mask, input)
         if softmax_offset is None:
             return self._softmax(input, mask, scale)

@@ -17,10 +17,8 @@ struct RunOperand {
 struct Run {
   int64_t rows;
   int64_t cols;
-  // The number of columns of the first row that the causal rule leaves visible, possibly below 0 or
-  // above cols, and its increase from row to row: 1, or 0 without the rule.
-  int64_t visible;
-  int64_t visible_step;
+  RunOperand last;  // integers: the last column that each row sees; data is null if all are seen
+  int32_t last_dtype;
   bool streams;  // the output is written past the caches
 };
 

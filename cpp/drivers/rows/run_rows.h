@@ -6,6 +6,7 @@
 #include "cpu/tile.h"
 #include "drivers/rows/row_sums.h"
 #include "drivers/rows/run.h"
+#include "program/integers.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
@@ -14,14 +15,16 @@ namespace {
 // Rows up to this length are computed many at a time, each in one lane of the vectors.
 constexpr int64_t kShortCols = 32;
 constexpr int64_t kTileRows = kSumTileRows;
-inline int64_t visible_cols(const Run& run, int64_t row) {
-  const int64_t visible = run.visible + row * run.visible_step;
-  return visible < 0 ? 0 : smaller(visible, run.cols);
-}
 
 template <class T>
 inline __attribute__((always_inline)) T* row_of(const RunOperand& operand, int64_t row) {
   return reinterpret_cast<T*>(operand.data + row * operand.row_bytes);
+}
+
+inline int64_t visible_cols(const Run& run, int64_t row) {
+  if (run.last.data == nullptr) return run.cols;
+  const int64_t last = interpreter::load_integer(run.last_dtype, row_of<char>(run.last, row));
+  return last < 0 ? 0 : smaller(last, run.cols - 1) + 1;
 }
 
 // Writes a row of `cols` columns. write(to, begin, count) writes the columns before `visible`,

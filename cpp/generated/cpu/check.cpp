@@ -21,7 +21,7 @@ bridge_status check_generated(const View& view, const std::vector<int32_t>& word
   };
   // The longest rows run in parts of columns and are written past the caches; the others are not.
   const auto generated = [&](const bridge_program& call, Memory&) {
-    if (call.cols > 4 * kSumChunk)
+    if (call.cols > 4 * kSumChunk && !machine.has_whole_rows)
       run_split(machine, view, call, split_into(2, kSumChunk, nullptr), ~uint32_t{0});
     else
       run_on(machine, view, call, nullptr);

@@ -1,4 +1,4 @@
-// The derivatives of softmax on a run of rows, compiled once for each instruction set into a
+// The Jacobian of softmax on a run of rows, compiled once for each instruction set into a
 // namespace of its own, as softmax_kernel.cpp is.
 #include "ops/softmax/softmax_kernel.h"
 
@@ -132,7 +132,7 @@ void jacobian_row<math::float16>(const Run& run, const math::float16* u, const m
 }
 
 template <class T>
-void short_jacobian_rows(const SoftmaxDerivativeRun& run) {
+void short_jacobian_rows(const JacobianRun& run) {
   using Real = real_of<T>;
   const Real scale = math::softmax_derivative_scale<Real>(run.scale);
   alignas(64) Real u_tile[kShortCols * kTileRows];
@@ -141,8 +141,8 @@ void short_jacobian_rows(const SoftmaxDerivativeRun& run) {
   const int64_t cols = run.cols;
   for (int64_t top = 0; top < run.rows; top += kTileRows) {
     const int64_t rows = smaller(kTileRows, run.rows - top);
-    if (rows < kTileRows || run.visible_step != 0) fill(u_tile, cols * kTileRows, Real(0));
-    if (rows < kTileRows || run.visible_step != 0) fill(v_tile, cols * kTileRows, Real(0));
+    if (rows < kTileRows || run.last.data != nullptr) fill(u_tile, cols * kTileRows, Real(0));
+    if (rows < kTileRows || run.last.data != nullptr) fill(v_tile, cols * kTileRows, Real(0));
     for (int64_t r = 0; r < rows; ++r) {
       const T* const u = row_of<const T>(run.u, top + r);
       const T* const v = row_of<const T>(run.v, top + r);
@@ -168,7 +168,7 @@ void short_jacobian_rows(const SoftmaxDerivativeRun& run) {
 }
 
 template <class T>
-void jacobian(const SoftmaxDerivativeRun& run) {
+void jacobian(const JacobianRun& run) {
   if (run.cols <= kShortCols) return short_jacobian_rows<T>(run);
   using Real = real_of<T>;
   const Real scale = math::softmax_derivative_scale<Real>(run.scale);
@@ -184,79 +184,10 @@ void jacobian(const SoftmaxDerivativeRun& run) {
   end_stream();
 }
 
-// A chunk of a row of each operand in the arithmetic type.
-template <class T>
-struct Chunk {
-  using Real = real_of<T>;
-  alignas(64) Real u[kSumChunk], v[kSumChunk], w[kSumChunk], sum[kSumChunk];
-  int64_t count;
-
-  void load(const T* from_u, const T* from_v, const T* from_w, int64_t columns) {
-    count = columns;
-    load_run_of<T>(from_u, u, count);
-    load_run_of<T>(from_v, v, count);
-    load_run_of<T>(from_w, w, count);
-  }
-  Real dot(const Real* a, const Real* b) {
-    for (int64_t i = 0; i < count; ++i) sum[i] = a[i] * b[i];
-    fill(sum + count, round_up(count) - count, Real(-0.0));
-    return sum_chunk<Real>(Terms<Real>{sum}, Terms<Real>{sum}, round_up(count));
-  }
-  // sum - factor * dot, or where there is no sum yet -(factor * dot).
-  void subtract(const Real* factor, Real dot, bool begun) {
-    if (begun)
-      for (int64_t i = 0; i < count; ++i) sum[i] = math::fma(-factor[i], dot, sum[i]);
-    else
-      for (int64_t i = 0; i < count; ++i) sum[i] = -(factor[i] * dot);
-  }
-};
-
-template <class T>
-void derivative(const SoftmaxDerivativeRun& run) {
-  using Real = real_of<T>;
-  const Real scale = math::softmax_derivative_scale<Real>(run.scale);
-  const int32_t terms = run.terms;
-  Chunk<T> chunk;
-  for (int64_t row = 0; row < run.rows; ++row) {
-    const T* const u = row_of<const T>(run.u, row);
-    const T* const v = row_of<const T>(run.v, row);
-    const T* const w = row_of<const T>(run.w, row);
-    T* const output = row_of<T>(run.output, row);
-    const int64_t visible = visible_cols(run, row);
-    ChunkTree<Real> vw, uw, uv;
-    for (int64_t col = 0; col < visible; col += kSumChunk) {
-      chunk.load(u + col, v + col, w + col, smaller(kSumChunk, visible - col));
-      if (terms & BRIDGE_SOFTMAX_U) vw.add(chunk.dot(chunk.v, chunk.w));
-      if (terms & BRIDGE_SOFTMAX_V) uw.add(chunk.dot(chunk.u, chunk.w));
-      if (terms & BRIDGE_SOFTMAX_W) uv.add(chunk.dot(chunk.u, chunk.v));
-    }
-    const Real dot_vw = vw.end(), dot_uw = uw.end(), dot_uv = uv.end();
-    for (int64_t col = 0; col < visible; col += kSumChunk) {
-      if (visible > kSumChunk)
-        chunk.load(u + col, v + col, w + col, smaller(kSumChunk, visible - col));
-      const int64_t count = chunk.count;
-      bool begun = false;
-      if (terms & BRIDGE_SOFTMAX_PRODUCT) {
-        for (int64_t i = 0; i < count; ++i) chunk.sum[i] = chunk.u[i] * chunk.v[i];
-        begun = true;
-      }
-      if (terms & BRIDGE_SOFTMAX_U) chunk.subtract(chunk.u, dot_vw, begun), begun = true;
-      if (terms & BRIDGE_SOFTMAX_V) chunk.subtract(chunk.v, dot_uw, begun), begun = true;
-      if (terms & BRIDGE_SOFTMAX_W) chunk.subtract(chunk.w, dot_uv, begun);
-      for (int64_t i = 0; i < count; ++i) chunk.sum[i] = scale * chunk.sum[i];
-      write_row(run, output + col, count, count,
-                [&](T* to, int64_t, int64_t) { store_run_of<T>(to, chunk.sum, count); });
-    }
-    zero(run, output + visible, run.cols - visible);
-  }
-  end_stream();
-}
-
 }  // namespace
 
-constexpr SoftmaxDerivativeKernels softmax_derivative_kernels = {
-    {jacobian<math::float16>, jacobian<math::bfloat16>, jacobian<float>, jacobian<double>},
-    {derivative<math::float16>, derivative<math::bfloat16>, derivative<float>, derivative<double>}};
+constexpr JacobianKernels jacobian_kernels = {
+    {jacobian<math::float16>, jacobian<math::bfloat16>, jacobian<float>, jacobian<double>}};
 
 }  // namespace BRIDGE_ISA_NAMESPACE
 }  // namespace bridge

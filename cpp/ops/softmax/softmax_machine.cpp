@@ -1,0 +1,167 @@
+// The machines of softmax and its Jacobian, compiled once for each instruction set: they find the
+// rows of a call of their program and pass them to the kernels in runs.
+#include "ops/softmax/softmax_machine.h"
+
+#include "cpu/tile.h"
+#include "drivers/dtypes.h"
+#include "ops/softmax/softmax_kernel.h"
+#include "program/interpreter.h"
+#include "tiles/memory_parts.h"
+#include "tiles/position.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+using interpreter::ColumnSplit;
+using interpreter::Role;
+using interpreter::Rows;
+using interpreter::View;
+
+// The powers of a longer row are computed twice: this much stays in the second-level cache.
+constexpr int64_t kBufferBytes = int64_t{1} << 20;
+// The next rows are prefetched, except rows of arrays that caches have anyway, and rows that would
+// evict the current one.
+constexpr int64_t kLeastFetched = int64_t{1} << 21, kMostFetchedCols = 16384;
+constexpr int kMostOperands = 4;
+
+// The scratch memory of a run: the powers of a row, and copies of rows whose elements are not
+// adjacent.
+struct Memory {
+  void* buffer;
+  int64_t buffered_cols;
+  char* row[kMostOperands + 1];  // of the operands, then of the result; null for adjacent elements
+
+  Memory(MemoryParts& parts, const View&, const bridge_program& call, int64_t,
+         const ColumnSplit&) {
+    const int64_t real_bytes = interpreter::is_double(call) ? 8 : 4;
+    buffered_cols = smaller(round_up(call.cols), kBufferBytes / real_bytes);
+    buffer = parts.take<char>(buffered_cols * real_bytes);
+    for (int32_t i = 0; i < call.operands; ++i) row[i] = row_of(parts, call, call.operand[i]);
+    row[kMostOperands] = row_of(parts, call, call.result[0]);
+  }
+
+ private:
+  static char* row_of(MemoryParts& parts, const bridge_program& call,
+                      const bridge_program_array& array) {
+    const bool is_adjacent = array.col_stride == 1 || array.col_stride == 0 || call.cols <= 1;
+    return is_adjacent ? nullptr : parts.take<char>(call.cols * dtype_bytes(array.dtype));
+  }
+};
+
+// A number that the program has for each call: constant i, a parameter.
+double parameter(const View& view, int i) {
+  double number;
+  memcpy(&number, view.constants + 2 * i, sizeof number);
+  return number;
+}
+
+template <class Real>
+math::SoftmaxScale<Real> scale_of(const View& view, bool is_for_16_bits) {
+  math::SoftmaxScale<Real> scale{static_cast<Real>(parameter(view, 0)),
+                                 static_cast<Real>(parameter(view, 1)), Real(0), Real(-1)};
+  if (is_for_16_bits) return scale;
+  scale.rate_low = static_cast<Real>(parameter(view, 2));
+  scale.floor = static_cast<Real>(parameter(view, 3));
+  return scale;
+}
+
+class Caller {
+ public:
+  Caller(const View& view, const bridge_program& call, const Rows& rows, MemoryParts parts)
+      : call_(call), rows_(rows), memory_(parts, view, call, 0, {}), last_(call.operands - 1) {
+    has_last_ = view.operand_role(last_) == Role::label;
+    for (char* row : memory_.row) is_gathered_ = is_gathered_ || row != nullptr;
+  }
+
+  // Calls kernel(run) for runs of rows. place(run) sets the run's operands by `operand`.
+  template <class OneRun, class Place>
+  void run(OneRun& run, void (*kernel)(const OneRun&), const Place& place) {
+    run.cols = call_.cols;
+    run.streams = !is_gathered_ && (rows_.streamed & 1) != 0;
+    here_.walk(rows_, is_gathered_ ? 1 : rows_.count, [&] {
+      run.rows = here_.count;
+      if (has_last_) {
+        run.last = operand(last_);
+        run.last_dtype = call_.operand[last_].dtype;
+      }
+      place(run);
+      kernel(run);
+      if (memory_.row[kMostOperands] != nullptr) scatter_result();
+    });
+  }
+
+  RunOperand operand(int32_t i) {
+    const bridge_program_array& array = call_.operand[i];
+    const int64_t bytes = dtype_bytes(array.dtype);
+    if (memory_.row[i] == nullptr) return {here_.data(array), here_.row_stride(array) * bytes};
+    gather(bytes, here_.data(array), array.col_stride, memory_.row[i], call_.cols);
+    return {memory_.row[i], 0};
+  }
+  RunOperand output() {
+    const bridge_program_array& array = call_.result[0];
+    if (char* const row = memory_.row[kMostOperands]) return {row, 0};
+    return {here_.data(array), here_.row_stride(array) * dtype_bytes(array.dtype)};
+  }
+  const Memory& memory() const { return memory_; }
+  bool has_last() const { return has_last_; }
+  bool is_gathered() const { return is_gathered_; }
+
+ private:
+  void scatter_result() {
+    const bridge_program_array& array = call_.result[0];
+    scatter(dtype_bytes(array.dtype), memory_.row[kMostOperands], here_.data(array),
+            array.col_stride, call_.cols);
+  }
+
+  const bridge_program& call_;
+  const Rows& rows_;
+  Memory memory_;
+  int32_t last_;
+  bool has_last_ = false, is_gathered_ = false;
+  Position here_{call_};
+};
+
+void run_softmax(const View& view, const bridge_program& call, const Rows& rows,
+                 const ColumnSplit&, void* scratch) {
+  Caller caller(view, call, rows, MemoryParts(scratch));
+  const int32_t dtype = call.operand[0].dtype;
+  SoftmaxRun run{};
+  if (dtype == BRIDGE_FLOAT64)
+    run.scale_double = scale_of<double>(view, false);
+  else
+    run.scale = scale_of<float>(view, dtype != BRIDGE_FLOAT32);
+  run.buffer = caller.memory().buffer;
+  run.buffered_cols = caller.memory().buffered_cols;
+  const interpreter::Counts counts = interpreter::counts_of(call);
+  run.fetches = !caller.is_gathered() && call.cols <= kMostFetchedCols &&
+                counts.batches * counts.rows * call.cols >= kLeastFetched;
+  const bool has_mask = call.operands > 1 + caller.has_last();
+  run.mask_is_row = has_mask && call.operand[1].col_stride == 0;
+  caller.run(run, softmax_kernels.of[dtype], [&](SoftmaxRun& now) {
+    now.x = caller.operand(0);
+    if (has_mask) now.mask = caller.operand(1);
+    now.output = caller.output();
+  });
+}
+
+void run_jacobian(const View& view, const bridge_program& call, const Rows& rows,
+                  const ColumnSplit&, void* scratch) {
+  Caller caller(view, call, rows, MemoryParts(scratch));
+  JacobianRun run{};
+  run.scale = parameter(view, 0);
+  caller.run(run, jacobian_kernels.of[call.operand[0].dtype], [&](JacobianRun& now) {
+    now.u = caller.operand(0);
+    now.v = caller.operand(1);
+    now.output = caller.output();
+  });
+}
+
+}  // namespace
+
+constexpr SoftmaxMachines softmax_machines = {
+    {scratch_bytes<Memory>, run_softmax, nullptr, true, true},
+    {scratch_bytes<Memory>, run_jacobian, nullptr, true, true}};
+
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge
