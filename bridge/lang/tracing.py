@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import keyword
 import sys
@@ -9,7 +10,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from bridge.lang import roles
 from bridge.lang.errors import DeclarationError
@@ -27,6 +28,10 @@ from bridge.lang.values import (
 
 # Keyword arguments of `op.compile` and `bridge.check`, not available as static parameters.
 _TAKEN = frozenset({"device", "dtypes", "arch", "wrt", "quiet"})
+
+
+# check(function, name, value) returns the value that a program has fixed, or raises.
+Check = Callable[[str, str, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Declaration:
       static: its keyword parameters and their defaults (`inspect.Parameter.empty` if none).
       keep: names of local variables whose values are saved as residuals.
       vjp: the custom VJP, or None.
+      checks: the checks of static parameters, by name.
+      needs: static parameters that must be 0 without an operand, and the operand's name.
     """
 
     function: Callable[..., Any]
@@ -55,18 +62,56 @@ class Declaration:
     static: Mapping[str, Any]
     keep: tuple[str, ...] = ()
     vjp: Callable[..., Any] | None = None
+    checks: Mapping[str, Check] = dataclasses.field(default_factory=dict)
+    needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return self.function.__name__
+
+    def checked(
+        self, function: str, operands: Sequence[Any], values: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """Returns the static arguments of a call as their checks return them.
+
+        Args:
+          function: the public function's name, for messages.
+          operands: one for each parameter, None if absent.
+
+        Raises:
+          TypeError, ValueError: from a check.
+        """
+        found = []
+        for name, value in zip(self.static, values, strict=True):
+            check = self.checks.get(name)
+            if check is not None:
+                value = check(function, name, value)
+            operand = self.needs.get(name)
+            if operand is not None and value != 0:
+                for parameter, given in zip(self.parameters, operands, strict=True):
+                    if parameter.name == operand and given is None:
+                        raise ValueError(
+                            f"{function}: {name} is {value} and {operand} is None, expected a "
+                            f"{operand}"
+                        )
+            found.append(value)
+        return tuple(found)
+
+
+class HasDeclaration(Protocol):
+    """An op made from a declaration."""
+
+    declaration: Declaration
 
 
 def declared(
     function: Callable[..., Any],
     keep: Sequence[str] = (),
     vjp: Callable[..., Any] | None = None,
+    checks: Mapping[str, Check] | None = None,
+    needs: Mapping[str, str] | None = None,
 ) -> Declaration:
-    """Reads the signature of a function.
+    """Reads the signature of a function; the other arguments are as for `Declaration`.
 
     Raises:
       DeclarationError: if a positional parameter has no bridge annotation, or the rest of the
@@ -135,7 +180,8 @@ def declared(
         raise DeclarationError(
             f"{where}: the first operand gives the shape: a Full, Halves or Pairs"
         )
-    return Declaration(function, tuple(parameters), types.MappingProxyType(static), keep, vjp)
+    fixed = types.MappingProxyType(static)
+    return Declaration(function, tuple(parameters), fixed, keep, vjp, checks or {}, needs or {})
 
 
 def _is_empty(cell: types.CellType) -> bool:
