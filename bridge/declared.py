@@ -14,7 +14,7 @@ import numpy as np
 from bridge.lang.errors import refuse
 from bridge.lang.reference import evaluate
 from bridge.lang.refusals import Foreign
-from bridge.lang.tracing import Check, Declaration, declared
+from bridge.lang.tracing import Check, declared
 from bridge.ops.definition import Spec
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.form import check_shapes
@@ -60,7 +60,7 @@ class DeclaredOp:
     def entry(self, framework: str) -> Any:
         """Returns the object that runs the op in "torch", "jax" or "numpy", made at first use."""
         if framework not in self._entries:
-            self._entries[framework] = _maker_of(framework)(self.declaration)
+            self._entries[framework] = _maker_of(framework)(self)
         return self._entries[framework]
 
     @property
@@ -229,7 +229,7 @@ class DeclaredOp:
         return self
 
 
-def _maker_of(framework: str) -> Callable[[Declaration], Any]:
+def _maker_of(framework: str) -> Callable[[DeclaredOp], Any]:
     """Returns the class that makes the entries of a framework; the import takes time."""
     if framework == "torch":
         from bridge.torch._adapter.declared import DeclaredFunction as OfTorch

@@ -8,14 +8,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bridge import _native
 from bridge.lang import roles
-from bridge.lang.tracing import Declaration
+from bridge.lang.tracing import HasDeclaration
 from bridge.ops.definition import Spec
 from bridge.ops.dtypes import FLOATING, promote
 from bridge.ops.form import check_operands
@@ -30,19 +30,21 @@ _NUMBERS = (bool, int, float, complex)
 _LENDS_READ_ONLY = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 
-def declared_function(declaration: Declaration) -> Callable[..., Any]:
-    """The function of a declaration on NumPy arrays."""
-    name = declaration.name
+class DeclaredFunction:
+    """The function of a declared op on NumPy arrays, `public`."""
 
-    def run(found: Traced, operands: tuple[Any, ...]) -> Any:
-        arrays = _as_arrays(name, found, operands)
+    def __init__(self, op: HasDeclaration) -> None:
+        self.name = op.declaration.name
+        find = functools.partial(traced, op.declaration)
+        self.public = function_of(op.declaration, "numpy", find, self.run)
+
+    def run(self, found: Traced, operands: tuple[Any, ...]) -> Any:
+        """Returns the result of the op; the operands are those that are present."""
+        arrays = _as_arrays(self.name, found, operands)
         specs = [Spec(array.shape, array.dtype.name) for array in arrays]
-        params = check_operands(name, found.form, specs, found.texts)
+        params = check_operands(self.name, found.form, specs, found.texts)
         results = _run(arrays, specs, params)
         return results if found.returns_several else results[0]
-
-    find = functools.partial(traced, declaration)
-    return function_of(declaration, "numpy", find, run)
 
 
 def _as_arrays(function: str, found: Traced, operands: Sequence[Any]) -> list[Any]:

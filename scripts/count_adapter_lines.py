@@ -58,6 +58,7 @@ BESIDES = {
     "torch/_drop_ins/liger/feed_forward.py": "Liger-Kernel's feed-forward layers",
     "torch/_drop_ins/liger/rotary_classes.py": "Liger-Kernel's rotary embeddings",
     "torch/_drop_ins/liger/softmax_class.py": "Liger-Kernel's softmax",
+    "torch/_drop_ins/viewless.py": "the drop-in for Megatron-LM's MakeViewlessTensor",
     "torch/_drop_ins/losses.py": "drop-ins for cross-entropy of Megatron-LM and apex",
     "torch/_drop_ins/liger/cross_entropies.py": "drop-ins for losses of Liger-Kernel",
     "torch/_drop_ins/liger/split_losses.py": "the drop-in for Liger-Kernel's split loss",

@@ -54,7 +54,7 @@ def afterwards(call: str, statements: str) -> tuple[str, str]:
 
 def zeroed(size: str, dtype: str, data: str) -> str:
     return f"if (status == BRIDGE_OK && {data} != nullptr)\n      __builtin_memset({data}, 0, \
-item_bytes({dtype}) * {size});"
+element_bytes({dtype}) * {size});"
 
 
 _GELU = "bridge/catalogue/bias_gelu.py"
@@ -339,7 +339,7 @@ BIAS_DROPOUT_ADD = (
     ),
     Fault(
         "bias_dropout_add: words of JAX's seeds in the wrong order",
-        "bridge/jax/_ops/integers.py",
+        "bridge/jax/_adapter/integers.py",
         "[value & 0xFFFFFFFF, value >> 32]",
         "[value >> 32, value & 0xFFFFFFFF]",
         keyword="dropout and jax",

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.count_adapter_lines import ADAPTERS, BESIDES, FAMILIES
+
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).resolve().parent.parent

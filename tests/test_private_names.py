@@ -1,4 +1,4 @@
-"""Private names of each framework are in one file, and the package works without them."""
+"""Private names of each framework are in its files, and the package works without them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.private_names import defined_in, private_names
 
 ROOT = Path(__file__).resolve().parent.parent
 PRIVATE = ROOT / "bridge" / "_private"
-FRAMEWORKS = ("torch", "jax")
+FILES = ("torch", "torch_distributed", "jax")
 # It must ask if JAX is running without importing it, in a process that was just forked.
 KNOWN = {("bridge/_fork.py", "jax._src.xla_bridge")}
 
@@ -29,8 +29,8 @@ def sources() -> dict[Path, ast.AST]:
 
 @functools.cache
 def listed() -> set[str]:
-    """Returns private attributes that may be read outside of the two files."""
-    modules = [importlib.import_module(f"bridge._private.{name}") for name in FRAMEWORKS]
+    """Returns private attributes that may be read outside of these files."""
+    modules = [importlib.import_module(f"bridge._private.{name}") for name in FILES]
     paths = {entry.path for module in modules for entry in module.names.entries}
     return {path for path in paths if "." not in path}
 

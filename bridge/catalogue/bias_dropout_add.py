@@ -5,15 +5,13 @@ Its derivative is the op itself without the residual. The gradient of the residu
 
 from __future__ import annotations
 
-from typing import Any
-
 from bridge import lang as bl
+from bridge.catalogue import checks
 from bridge.catalogue.declaration import declared
 from bridge.lang.philox import threshold_of
-from bridge.ops.scalars import real_number
 
 
-@declared()
+@declared(checks={"p": checks.probability})
 def bias_dropout_add(
     x: bl.Full,
     bias: bl.Row | None = None,
@@ -30,16 +28,3 @@ def bias_dropout_add(
         h = bl.where(keep, h * (1.0 / (1.0 - p) if p < 1.0 else 0.0), 0.0)
     y = h if residual is None else residual + h
     return bl.like(y, x if residual is None else residual)  # type: ignore[arg-type]
-
-
-def check_p(p: Any, function: str = "bias_dropout_add", argument: str = "p") -> float:
-    """Returns the probability as a float.
-
-    Raises:
-      TypeError: if it is no number.
-      ValueError: if it is outside [0, 1].
-    """
-    p = real_number(function, argument, p)
-    if not 0.0 <= p <= 1.0:  # NaN too
-        raise ValueError(f"{function}: {argument} is {p}, expected a probability, from 0 to 1")
-    return p

@@ -5,32 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from bridge import lang as bl
+from bridge.catalogue import checks
 from bridge.catalogue.declaration import declared
 from bridge.lang.derivatives.modes import differentiated
 from bridge.lang.functions import GELU_KINDS
+
+CHECKS = {"approximate": checks.word(GELU_KINDS)}
 
 
 def _plus(x: Any, bias: Any) -> Any:
     return x if bias is None else x + bias
 
 
-@declared()
+@declared(checks=CHECKS)
 def bias_gelu(x: bl.Full, bias: bl.Row | None = None, *, approximate: str = "tanh"):
     return bl.gelu(_plus(x, bias), approximate)  # type: ignore[arg-type]
 
 
-@declared()
+@declared(checks=CHECKS)
 def bias_gelu_back(
     y: bl.Full, g: bl.Full, bias: bl.Row | None = None, *, approximate: str = "tanh"
 ):
     h = _plus(y, bias)
     return g * differentiated(bl.gelu(h, approximate), h)  # type: ignore[arg-type]
-
-
-def check_approximate(function: str, approximate: Any) -> None:
-    """Raises ValueError unless `approximate` is a kind of GELU."""
-    if not isinstance(approximate, str) or approximate not in GELU_KINDS:
-        raise ValueError(
-            f"{function}: approximate is {approximate!r}, expected one of "
-            f"{', '.join(map(repr, GELU_KINDS))}"
-        )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge import lang as bl
+from bridge.catalogue import checks
 from bridge.catalogue.declaration import declared, named, shape_of
-from bridge.ops.scalars import real_number, whole_number
+from bridge.declared import DeclaredOp
+from bridge.ops.arrays import Arrays
+from bridge.ops.scalars import whole_number
 
 
 def _relu(x: Any) -> Any:
@@ -23,6 +25,12 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "gelu_sigmoid": lambda x: bl.gelu(x, "sigmoid"),
     "relu": _relu,
     "sigmoid": bl.sigmoid,
+}
+
+CHECKS = {
+    "activation": checks.word(ACTIVATIONS),
+    "limit": checks.optional(checks.positive),
+    "linear_offset": checks.finite,
 }
 
 
@@ -40,7 +48,7 @@ def _plus(x: Any, bias: Any) -> Any:
     return x if bias is None else x + bias
 
 
-@declared()
+@declared(checks=CHECKS)
 def glu(
     gate: bl.Full,
     up: bl.Full,
@@ -56,7 +64,7 @@ def glu(
     return _gated(first, second, weight, activation, limit, linear_offset)
 
 
-@declared()
+@declared(checks=CHECKS)
 @named("glu")
 def packed_glu(
     gate: bl.Halves,
@@ -73,7 +81,7 @@ def packed_glu(
     return _gated(first, second, weight, activation, limit, linear_offset)
 
 
-@declared()
+@declared(checks=CHECKS)
 @named("glu")
 def paired_glu(
     gate: bl.Pairs,
@@ -116,101 +124,97 @@ def squared_relu(x: bl.Full, weight: bl.PerRow | None = None):
     return y if weight is None else y * weight
 
 
-def run_glu(
-    function: str,
-    ops: Sequence[Callable[..., Any]],
-    splits: Sequence[Callable[..., Any]],
-    gate: Any,
-    up: Any,
-    bias: Any,
-    weight: Any,
-    activation: Any,
-    limit: Any,
-    linear_offset: Any,
-    interleaved: bool,
-    **out: Any,
-) -> Any:
-    """Checks the arguments that are no arrays, and calls one of a framework's `FORMS`.
+class Glu:
+    """`glu` in one framework, in all forms and under a public function's name.
 
-    Args:
-      function: the name of the public function, for messages.
-      splits: the framework's functions of `SPLITS`, which split a packed bias.
-
-    Raises:
-      TypeError: if a numeric argument is not a number.
-      ValueError: for an unknown activation, a number or a shape that is not allowed, or a separate
-        `up` together with `interleaved`.
+    Attributes:
+      entries: those of `FORMS`, or of other forms.
+      splits: those of `SPLITS`, which split a packed bias.
     """
-    static = check_options(function, activation, limit, linear_offset)
-    weight = one_a_row(gate, weight)
-    if up is not None:
-        if interleaved:
+
+    def __init__(self, arrays: Arrays, name: str, forms: Sequence[DeclaredOp] = FORMS) -> None:
+        self.arrays, self.name = arrays, name
+        self.entries = [arrays.entry(op, name) for op in forms]
+        self.splits = [arrays.entry(op, name) for op in SPLITS]
+
+    def form(self, operands: Sequence[Any], interleaved: bool) -> tuple[Any, tuple[Any, ...]]:
+        """Returns the entry for gate, up, bias and weight, and its operands.
+
+        Raises:
+          ValueError: for a separate `up` together with `interleaved`.
+        """
+        gate, up, bias, weight = operands
+        weight = one_a_row(gate, weight)
+        if up is not None:
+            if interleaved:
+                raise ValueError(
+                    f"{self.name}: interleaved is True and up is given, expected one of both"
+                )
+            return self.entries[0], (gate, up, bias, None, weight)
+        shape = shape_of(gate)
+        columns = shape[-1] // 2 if shape else 0
+        up_bias = None
+        if bias is not None and getattr(bias, "ndim", 0) == 1 and bias.shape[0] == 2 * columns:
+            bias, up_bias = self.splits[1 if interleaved else 0].run((bias,), None)
+        return self.entries[2 if interleaved else 1], (gate, bias, up_bias, weight)
+
+    def run(
+        self,
+        operands: Sequence[Any],
+        out: Any,
+        activation: Any,
+        limit: Any,
+        linear_offset: Any,
+        interleaved: bool,
+        blocks: Any,
+    ) -> Any:
+        """Runs the op on gate, up, bias and weight, with `blocks` packed arrays side by side.
+
+        A block is treated as a row of its own, because elements are independent: gate and up are
+        read without a copy. A vector shared by all rows, or a factor for each row, belongs to whole
+        rows, so gate and up are split first if there is one.
+
+        Raises:
+          TypeError, ValueError: as the op and `check_blocks`; for a number of columns that does not
+            fit the blocks; for a separate `up` with blocks.
+        """
+        self.arrays.known(self.name, "True or False", interleaved=interleaved)
+        self.arrays.known(self.name, "a number", blocks=blocks)
+        static = activation, limit, linear_offset
+        if type(blocks) is not int or blocks != 1:
+            blocks = check_blocks(self.name, blocks, interleaved)
+        if blocks == 1:
+            entry, operands = self.form(operands, interleaved)
+            return entry.run(operands, out, *static)
+        gate, up, bias, weight = operands
+        if up is not None:
             raise ValueError(
-                f"{function}: interleaved is True and up is given, expected one of both"
+                f"{self.name}: blocks is {blocks} and up is given, expected one of both"
             )
-        return ops[0](gate, up, bias, None, weight, **static, **out)
-    shape = shape_of(gate)
-    columns = shape[-1] // 2 if shape else 0
-    up_bias = None
-    if bias is not None and getattr(bias, "ndim", 0) == 1 and bias.shape[0] == 2 * columns:
-        bias, up_bias = splits[1 if interleaved else 0](bias)
-    return ops[2 if interleaved else 1](gate, bias, up_bias, weight, **static, **out)
-
-
-def run_glu_in_blocks(
-    function: str,
-    ops: Sequence[Callable[..., Any]],
-    splits: Sequence[Callable[..., Any]],
-    gate: Any,
-    up: Any,
-    bias: Any,
-    weight: Any,
-    activation: Any,
-    limit: Any,
-    linear_offset: Any,
-    interleaved: bool,
-    blocks: Any,
-    **out: Any,
-) -> Any:
-    """Runs `run_glu` on an array with `blocks` packed arrays side by side.
-
-    A block is treated as a row of its own, because elements are independent: gate and up are read
-    without a copy. A vector shared by all rows, or a factor for each row, belongs to whole rows, so
-    gate and up are split first if there is one.
-
-    Raises:
-      TypeError, ValueError: as `run_glu` and `check_blocks`; for a number of columns that does not
-        fit the blocks; for a separate `up`.
-    """
-    blocks = check_blocks(function, blocks, interleaved)
-    if blocks == 1:
-        numbers = activation, limit, linear_offset
-        return run_glu(function, ops, splits, gate, up, bias, weight, *numbers, interleaved, **out)
-    static = check_options(function, activation, limit, linear_offset)
-    if up is not None:
-        raise ValueError(f"{function}: blocks is {blocks} and up is given, expected one of both")
-    if not (shape := shape_of(gate)):
-        return ops[1](gate, bias, None, weight, **static, **out)  # the op raises its own error
-    *rows, columns = shape
-    if columns % (2 * blocks):
-        raise ValueError(
-            f"{function}: gate has shape {list(shape)}, expected a multiple of {2 * blocks} in the "
-            f"last dimension, two parts for each of {blocks} blocks"
-        )
-    whole = (*rows, columns // 2)
-    gate = gate.reshape(*rows, blocks, columns // blocks)
-    place = out.get("out")
-    if bias is None and weight is None and (place is None or shape_of(place) == whole):
-        if place is None:
-            return ops[1](gate, None, None, None, **static, **out).reshape(whole)
-        ops[1](gate, None, None, None, **static, out=place.unflatten(-1, (blocks, -1)))
-        return place
-    first, second = (part.reshape(whole) for part in splits[0](gate))
-    up_bias = None
-    if shape_of(bias) == (columns,):
-        bias, up_bias = splits[0](bias.reshape(blocks, columns // blocks))
-        bias, up_bias = bias.reshape(whole[-1]), up_bias.reshape(whole[-1])
-    return ops[0](first, second, bias, up_bias, one_a_row(first, weight), **static, **out)
+        packed = self.entries[1]
+        if not (shape := shape_of(gate)):
+            return packed.run((gate, bias, None, weight), out, *static)  # raises its own error
+        *rows, columns = shape
+        if columns % (2 * blocks):
+            raise ValueError(
+                f"{self.name}: gate has shape {list(shape)}, expected a multiple of {2 * blocks} "
+                f"in the last dimension, two parts for each of {blocks} blocks"
+            )
+        whole = (*rows, columns // 2)
+        gate = gate.reshape(*rows, blocks, columns // blocks)
+        if bias is None and weight is None and (out is None or shape_of(out) == whole):
+            if out is None:
+                return packed.run((gate, None, None, None), None, *static).reshape(whole)
+            packed.run((gate, None, None, None), out.unflatten(-1, (blocks, -1)), *static)
+            return out
+        split = self.splits[0]
+        first, second = (part.reshape(whole) for part in split.run((gate,), None))
+        up_bias = None
+        if shape_of(bias) == (columns,):
+            bias, up_bias = split.run((bias.reshape(blocks, columns // blocks),), None)
+            bias, up_bias = bias.reshape(whole[-1]), up_bias.reshape(whole[-1])
+        weight = one_a_row(first, weight)
+        return self.entries[0].run((first, second, bias, up_bias, weight), out, *static)
 
 
 def check_blocks(function: str, blocks: Any, interleaved: bool) -> int:
@@ -226,26 +230,6 @@ def check_blocks(function: str, blocks: Any, interleaved: bool) -> int:
             f"{function}: blocks is {blocks} and interleaved is True, expected one of both"
         )
     return blocks
-
-
-def check_options(function: str, activation: Any, limit: Any, linear_offset: Any) -> dict[str, Any]:
-    """Checks the static arguments of a declaration and returns them by name.
-
-    Raises:
-      TypeError: if a numeric argument is not a number.
-      ValueError: if activation is unknown, or a number is not allowed.
-    """
-    if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        known = ", ".join(map(repr, ACTIVATIONS))
-        raise ValueError(f"{function}: activation is {activation!r}, expected one of {known}")
-    if limit is not None:
-        limit = real_number(function, "limit", limit)
-        if not limit > 0:
-            raise ValueError(f"{function}: limit is {limit}, expected a positive number")
-    linear_offset = real_number(function, "linear_offset", linear_offset)
-    if not math.isfinite(linear_offset):
-        raise ValueError(f"{function}: linear_offset is {linear_offset}, expected a finite number")
-    return {"activation": activation, "limit": limit, "linear_offset": linear_offset}
 
 
 def one_a_row(x: Any, weight: Any) -> Any:

@@ -6,13 +6,17 @@ The sum is rounded to its dtype before it is normalised, so one call gives the b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from bridge import lang as bl
+from bridge.catalogue import checks
 from bridge.catalogue.declaration import declared, named
+from bridge.ops.arrays import Arrays
 from bridge.ops.dtypes import FLOATING, promote
-from bridge.ops.scalars import real_number
+
+RMS_CHECKS = {"eps": checks.eps, "offset": checks.finite}
+_NEEDS = {"offset": "weight"}
+_LAYER_CHECKS = {"eps": checks.eps}
 
 
 def _inverse(h: Any, eps: float) -> Any:
@@ -44,7 +48,7 @@ def _rms_vjp(x: Any, weight: Any, y: Any, g: Any, *, eps: float, offset: float) 
     return _rms_rule(x, weight, g, eps, offset)
 
 
-@declared(keep=("r",), vjp=_rms_vjp)
+@declared(keep=("r",), vjp=_rms_vjp, checks=RMS_CHECKS, needs=_NEEDS)
 def rms_norm(x: bl.Full, weight: bl.Row | None = None, *, eps: float = 1e-6, offset: float = 0.0):
     r = _inverse(x, eps)
     return _scaled(x * r, _whole(weight, offset))
@@ -88,7 +92,7 @@ def _add_rms_vjp(
     return _through_sum(_rms_rule(read, weight, g, eps, offset), gh, dtype)
 
 
-@declared(keep=("h", "r"), vjp=_add_rms_vjp)
+@declared(keep=("h", "r"), vjp=_add_rms_vjp, checks=RMS_CHECKS, needs=_NEEDS)
 @named("rms_norm")
 def add_rms_norm(
     x: bl.Full,
@@ -137,7 +141,7 @@ def _layer_vjp(x: Any, weight: Any, bias: Any, y: Any, g: Any, *, eps: float) ->
     return _layer_rule(x, weight, bias, g, eps)
 
 
-@declared(keep=("mean", "correction", "r"), vjp=_layer_vjp)
+@declared(keep=("mean", "correction", "r"), vjp=_layer_vjp, checks=_LAYER_CHECKS)
 def layer_norm(
     x: bl.Full, weight: bl.Row | None = None, bias: bl.Row | None = None, *, eps: float = 1e-5
 ):
@@ -163,7 +167,7 @@ def _add_layer_vjp(
     return _through_sum(_layer_rule(read, weight, bias, g, eps), gh, dtype)
 
 
-@declared(keep=("h", "mean", "correction", "r"), vjp=_add_layer_vjp)
+@declared(keep=("h", "mean", "correction", "r"), vjp=_add_layer_vjp, checks=_LAYER_CHECKS)
 @named("layer_norm")
 def add_layer_norm(
     x: bl.Full,
@@ -181,44 +185,12 @@ def add_layer_norm(
     return _shifted(normal, weight, bias), _returned(h, x, residual, like)
 
 
-def check_eps(function: str, eps: Any) -> float:
-    """Returns eps as a float.
-
-    Raises:
-      TypeError: if it is no real number.
-      ValueError: if it is not positive and finite, or is 0 in float32: a row of zeros would give
-        NaN.
-    """
-    number = real_number(function, "eps", eps)
-    if not 2.0**-149 <= number < math.inf:
-        raise ValueError(
-            f"{function}: eps is {number}, expected a positive finite number that float32 has"
-        )
-    return number
-
-
-def check_offset(function: str, offset: Any, has_weight: bool) -> float:
-    """Returns offset as a float.
-
-    Raises:
-      TypeError: if it is no real number.
-      ValueError: if it is not finite, or not 0 without a weight to add it to.
-    """
-    number = real_number(function, "offset", offset)
-    if not math.isfinite(number):
-        raise ValueError(f"{function}: offset is {number}, expected a finite number")
-    if number != 0 and not has_weight:
-        raise ValueError(f"{function}: offset is {number} and weight is None, expected a weight")
-    return number
-
-
-def summands(
-    x: Any, residual: Any, dtypes: tuple[str, str], cast: Callable[[Any, str], Any]
-) -> tuple[Any, Any, dict[str, str]]:
-    """Returns x and residual, one of them cast to the sum's dtype, and the parameters for it."""
+def summands(arrays: Arrays, x: Any, residual: Any) -> tuple[Any, Any, str, str]:
+    """Returns x and residual, one of them cast to the sum's dtype, and `dtype` and `like`."""
+    dtypes = arrays.spec_of(x).dtype, arrays.spec_of(residual).dtype
     if not all(dtype in FLOATING for dtype in dtypes):  # the op raises its own error
-        return x, residual, {}
+        return x, residual, "float32", "x"
     dtype = promote(*dtypes)
     if dtype not in dtypes:
-        return cast(x, dtype), residual, {"dtype": dtype, "like": "x"}
-    return x, residual, {"dtype": dtype, "like": ("x", "residual")[dtypes.index(dtype)]}
+        return arrays.cast(x, dtype), residual, dtype, "x"
+    return x, residual, dtype, ("x", "residual")[dtypes.index(dtype)]

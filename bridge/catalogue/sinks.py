@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared
 from bridge.catalogue.softmax import check_softmax
-from bridge.ops.definition import Spec
+from bridge.ops.arrays import Arrays
 from bridge.ops.dtypes import FLOATING
 from bridge.ops.scalars import LARGEST_FLOAT32
 
@@ -131,62 +129,53 @@ def spread(rows: bl.Full, sink: bl.Table):
     return sink
 
 
-@dataclass(frozen=True)
-class Framework:
-    """The operations that `run_softmax` needs of a framework.
+class SoftmaxWithSink:
+    """Softmax beside a sink in one framework."""
 
-    Attributes:
-      softmax, spread: `softmax_with_sink` and `spread` there.
-      spec_of: spec_of(array) returns its `Spec`.
-      zeros: zeros(x, shape, dtype), on the device of x.
-      last_columns: last_columns(x) is `[*rows]`: the last column that a row sees causally.
-    """
+    def __init__(self, arrays: Arrays) -> None:
+        self.arrays = arrays
+        self.softmax, self.spread = arrays.entry(softmax_with_sink), arrays.entry(spread)
 
-    softmax: Callable[..., Any]
-    spread: Callable[..., Any]
-    spec_of: Callable[[Any], Spec]
-    zeros: Callable[[Any, Sequence[int], str], Any]
-    last_columns: Callable[[Any], Any]
+    def run(
+        self,
+        function: str,
+        x: Any,
+        mask: Any,
+        scale: Any,
+        sink: Any,
+        causal: bool,
+        argument: str = "sink",
+        out: Any = None,
+    ) -> Any:
+        """Checks the arrays' shapes and dtypes, and calls the op; `argument` is the sink's name.
 
-
-def run_softmax(
-    framework: Framework,
-    function: str,
-    x: Any,
-    mask: Any,
-    scale: Any,
-    sink: Any,
-    causal: bool,
-    argument: str = "sink",
-    **out: Any,
-) -> Any:
-    """Checks the arrays' shapes and dtypes, and calls the op; `argument` is the sink's name.
-
-    Raises:
-      TypeError, ValueError: as `check_softmax`, and for a sink of another dtype, or of a shape that
-        neither has one entry for each head nor broadcasts.
-    """
-    of_x, of_sink = framework.spec_of(x), framework.spec_of(sink)
-    of_mask = None if mask is None else framework.spec_of(mask)
-    scale = check_softmax(function, of_x, of_mask, scale, causal=causal)
-    if of_sink.dtype not in FLOATING:
-        raise TypeError(
-            f"{function}: {argument} has dtype {of_sink.dtype}, expected one of "
-            f"{', '.join(FLOATING)}"
-        )
-    rows = of_x.shape[:-1]
-    if len(of_sink.shape) == 1 and len(rows) > 1:  # one for each head
-        sink = sink[:, None, None]
-    if not framework.spec_of(sink).broadcasts_to((*rows, 1)):
-        heads = f"[{rows[-2]}], one for each head, or " if len(rows) > 1 else ""
-        raise ValueError(
-            f"{function}: {argument} has shape {list(of_sink.shape)}, expected {heads}one that "
-            f"broadcasts to {[*rows, 1]}: x has shape {list(of_x.shape)}"
-        )
-    wide = "float64" if "float64" in (of_x.dtype, of_sink.dtype) else "float32"
-    table = sink.reshape(tuple(sink.shape[:-1]) or (1,))
-    of_rows = framework.spread(framework.zeros(x, rows or (1,), wide), table).reshape(rows)
-    scale = max(-_LARGEST[wide], min(scale, _LARGEST[wide]))
-    last = framework.last_columns(x) if causal else None
-    digits = _DIGITS[wide] if of_x.dtype in _DIGITS else 0
-    return framework.softmax(x, of_rows, mask, last, scale=scale, digits=digits, **out)
+        Raises:
+          TypeError, ValueError: as `check_softmax`, and for a sink of another dtype, or of a shape
+            that neither has one entry for each head nor broadcasts.
+        """
+        spec_of = self.arrays.spec_of
+        of_x, of_sink = spec_of(x), spec_of(sink)
+        of_mask = None if mask is None else spec_of(mask)
+        scale = check_softmax(function, of_x, of_mask, scale, causal=causal)
+        if of_sink.dtype not in FLOATING:
+            raise TypeError(
+                f"{function}: {argument} has dtype {of_sink.dtype}, expected one of "
+                f"{', '.join(FLOATING)}"
+            )
+        rows = of_x.shape[:-1]
+        if len(of_sink.shape) == 1 and len(rows) > 1:  # one for each head
+            sink = sink[:, None, None]
+        if not spec_of(sink).broadcasts_to((*rows, 1)):
+            heads = f"[{rows[-2]}], one for each head, or " if len(rows) > 1 else ""
+            raise ValueError(
+                f"{function}: {argument} has shape {list(of_sink.shape)}, expected {heads}one that "
+                f"broadcasts to {[*rows, 1]}: x has shape {list(of_x.shape)}"
+            )
+        wide = "float64" if "float64" in (of_x.dtype, of_sink.dtype) else "float32"
+        table = sink.reshape(tuple(sink.shape[:-1]) or (1,))
+        zeros = self.arrays.zeros(x, rows or (1,), wide)
+        of_rows = self.spread.run((zeros, table), None).reshape(rows)
+        scale = max(-_LARGEST[wide], min(scale, _LARGEST[wide]))
+        last = self.arrays.last_columns(x) if causal else None
+        digits = _DIGITS[wide] if of_x.dtype in _DIGITS else 0
+        return self.softmax.run((x, of_rows, mask, last), out, scale, digits)

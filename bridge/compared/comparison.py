@@ -13,9 +13,10 @@ from bridge.compared.axes import error_of, in_order, order_of
 from bridge.compared.causes import cause_of
 from bridge.compared.conditioning import cancelled
 from bridge.compared.found import SMALL, Found
+from bridge.compared.recording.fingerprints import EQUAL
 from bridge.compared.recording.jax_run import JaxSide
 from bridge.compared.recording.torch_run import TorchSide, as_array, tensors_of
-from bridge.compared.recording.values import EQUAL, Value
+from bridge.compared.recording.values import Value
 from bridge.compared.report import Part, Place, Report, Row
 from bridge.compared.search import Search, begin
 

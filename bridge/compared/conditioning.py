@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bridge.compared.axes import in_order, order_of
+from bridge.compared.recording.fingerprints import EQUAL
 from bridge.compared.recording.tape import Tape, printed
-from bridge.compared.recording.values import EQUAL, Value
+from bridge.compared.recording.values import Value
 
 if TYPE_CHECKING:
     from bridge.compared.state import State

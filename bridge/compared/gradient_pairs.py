@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 
 from bridge.compared.found import SMALL
+from bridge.compared.recording.fingerprints import Print, made_of, total
 from bridge.compared.recording.recorder import Recording
 from bridge.compared.recording.tape import Tape
-from bridge.compared.recording.values import Print, Value, made_of, total
+from bridge.compared.recording.values import Value
 
 NOISE = 1e-11  # of the largest gradient: the bias of a key has the gradient 0, with its rounding
 

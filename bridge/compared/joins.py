@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from bridge.compared.held import Held
 from bridge.compared.pairs import Pairs
 from bridge.compared.parameters import is_beyond
 from bridge.compared.recording.values import Value, frontier, unmoved
-from bridge.compared.replay import Replay
+from bridge.compared.replay import Arrays, Replay
 
 CLOSE = 0.02  # arrays that differ by less are two forms of one value
 REACH = 48  # dead values that are looked at for a place to go on
@@ -60,6 +62,7 @@ class Joins:
                 if j not in arrays:
                     continue
                 got = _numpy(arrays[j])
+                sure: list[Join] = []
                 for t in options[j]:
                     if j in before and t.kind == "fine":
                         continue
@@ -75,12 +78,37 @@ class Joins:
                         is_missing = j in before and not is_turned
                         user = before.get(j, first.index)
                         join = Join(t, j, expected, got, order, is_missing, is_turned, user)
-                        is_sure = not (is_turned or is_missing) and _is_close(expected, got)
-                        if is_sure or (
-                            not is_beyond(self.pairs, t, j) and self._agrees(place, arrays, join)
+                        if not (is_turned or is_missing) and _distance(expected, got) <= CLOSE:
+                            sure.append(join)
+                        elif (
+                            not sure
+                            and not is_beyond(self.pairs, t, j)
+                            and self._agrees(place, arrays, join)
                         ):
                             return join
+                if sure:
+                    join = min(sure, key=lambda join: _distance(join.expected, join.got))
+                    return self._closest(place, arrays, join)
         return self._of_outputs(first)
+
+    def _closest(self, place: int, arrays: Arrays, join: Join) -> Join:
+        """Returns the join of torch's value with the value of JAX's line that is closest to it.
+
+        An inner step, such as the argument of a function near 0, may be close to it as well.
+        """
+        values, steps = self.pairs.tape.values, self.pairs.tape.steps
+        line, dead = values[join.jax].place, set(self.pairs.jax_dead)
+        for k in range(place, len(steps)):
+            if values[steps[k].outputs[0]].place != line:
+                break
+            self.replay.execute(k, arrays)
+            for j in steps[k].outputs:
+                is_alike = values[j].shape == values[join.jax].shape and values[j].kind == "op"
+                if is_alike and j in dead and j in arrays:
+                    got = _numpy(arrays[j])
+                    if _distance(join.expected, got) < _distance(join.expected, join.got):
+                        join = replace(join, jax=j, got=got)
+        return join
 
     def _of_outputs(self, first: Value) -> Join | None:
         """Takes torch's output for one of JAX that nothing right was found before."""
@@ -180,7 +208,8 @@ class Joins:
         return False
 
 
-def _is_close(expected: np.ndarray, got: np.ndarray) -> bool:
+def _distance(expected: np.ndarray, got: np.ndarray) -> float:
+    """Returns the norm of a difference, relative to the norm of the expected array."""
     # The largest number of a dtype overflows in the squares, and two infinities have no difference.
     with np.errstate(invalid="ignore", over="ignore"):
         difference = (expected - got).ravel()
@@ -188,7 +217,8 @@ def _is_close(expected: np.ndarray, got: np.ndarray) -> bool:
         if not np.isfinite(scale):
             scale = float(np.linalg.norm(expected[np.isfinite(expected)]))
             difference = difference[~np.isnan(difference)]
-        return float(np.linalg.norm(difference)) <= CLOSE * scale
+        norm = float(np.linalg.norm(difference))
+        return norm / scale if scale else (math.inf if norm else 0.0)
 
 
 def _numpy(array: Any) -> np.ndarray:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from bridge.compared.found import Found, Join
 from bridge.compared.pairs import Pairs
-from bridge.compared.recording.values import EQUAL, Value, unmoved
+from bridge.compared.recording.fingerprints import EQUAL
+from bridge.compared.recording.values import Value, unmoved
 
 
 def alike(pairs: Pairs, join: Join) -> list[tuple[Value, int]]:

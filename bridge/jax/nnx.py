@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from bridge._installed import need
-from bridge.catalogue.bias_dropout_add import check_p
-from bridge.catalogue.bias_gelu import check_approximate
+from bridge.catalogue.bias_gelu import CHECKS as GELU_CHECKS
+from bridge.catalogue.checks import check_each, probability
 from bridge.catalogue.softmax import check_softmax
 from bridge.jax._adapter.arguments import (
     as_any_array,
@@ -88,7 +88,7 @@ class BiasGELU(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         name = type(self).__name__
-        check_approximate(name, approximate)
+        check_each(GELU_CHECKS, name, approximate=approximate)
         self.features = whole_number(name, "features", features)
         self.approximate = approximate
         self.dtype = None if dtype is None else _floating(name, "dtype", dtype)
@@ -152,7 +152,7 @@ class BiasDropoutAdd(nnx.Module):
     ) -> None:
         name = type(self).__name__
         refuse_traced(name, "rate", rate)
-        self.rate = check_p(rate, name, "rate")
+        self.rate = probability(name, "rate", rate)
         self.deterministic: bool | None = None
         self.set_view(deterministic)
         if not isinstance(rng_collection, str):

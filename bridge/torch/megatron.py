@@ -126,8 +126,8 @@ from bridge.torch._drop_ins.swiglu import (
     weighted_swiglu,
     weighted_swiglu_back,
 )
+from bridge.torch._drop_ins.viewless import MakeViewlessTensor
 from bridge.torch._ops.viewless import (
-    MakeViewlessTensor,
     assert_viewless_tensor,
     make_viewless_tensor,
     safely_set_viewless_tensor_data,

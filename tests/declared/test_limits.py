@@ -165,7 +165,7 @@ def test_a_part_of_an_array_has_an_operand_more(rng: np.random.Generator) -> Non
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("rows"))
     same(jax.jit(lambda *x: op(*x, 3, 0))(*jax.device_put(jax_arrays(values), rows)), whole)
     integers = [torch.tensor(number) for number in (3, 0, 8)]
-    params = op.torch.prepare(*tensors(values), *integers[:2])  # type: ignore[attr-defined]
+    params = op.entry("torch").prepare(*tensors(values), *integers[:2])
     second = [x[1:] for x in tensors(values)]
     same(dispatch(PROGRAM, (*second, *integers), params)[0], whole[1:])
 

@@ -6,7 +6,11 @@ import torch
 import torch.distributed as dist
 
 import bridge.torch as bt
-from bridge._private.torch import all_gather_into_tensor, reduce_scatter_tensor, wait_tensor
+from bridge._private.torch_distributed import (
+    all_gather_into_tensor,
+    reduce_scatter_tensor,
+    wait_tensor,
+)
 from bridge.collectives import SIGNATURE_LENGTH
 from bridge.torch._collectives.groups import Ranks, _exchanged_numbers
 from tests.distributed.gather_checks import numbers

@@ -219,7 +219,7 @@ def test_seeds_under_compile(draw: Any) -> None:
 def test_opcheck(draw: Any) -> None:
     x, bias, residual = (draw(*s, dtype=torch.float32, grad=True) for s in ((4, 3), (3,), (4, 3)))
     given = (x, bias, residual, torch.tensor(5), torch.tensor(2))
-    params = declared.torch.prepare(*given)  # type: ignore[attr-defined]
+    params = declared.entry("torch").prepare(*given)
     opcheck(torch.ops.bridge.program.few, given, asdict(params))
     specs = [spec_of(operand) for operand in given]
     wanted = (True, True, False, False, False)

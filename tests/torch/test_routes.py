@@ -26,7 +26,7 @@ def in_threads(x: Any, bias: Any) -> Any:
 ROUTES: dict[str, Callable[..., Any]] = {
     "compiled": lambda x, b: torch.compile(bias_gelu, fullgraph=True, backend="aot_eager")(x, b),
     "dispatcher": lambda x, b: torch.ops.bridge.program(
-        x, b, **asdict(declared.torch.prepare(x, b))
+        x, b, **asdict(declared.entry("torch").prepare(x, b))
     ),
     "vmap over rows": lambda x, b: torch.func.vmap(bias_gelu, in_dims=(0, None))(x, b),
     "vmap over both": lambda x, b: torch.func.vmap(bias_gelu)(x[None], b[None])[0],

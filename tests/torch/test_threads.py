@@ -53,7 +53,7 @@ def test_many_threads_at_once():
 def test_a_kernel_learns_of_other_dtypes_during_a_call():
     """Other threads run while torch allocates; their new kinds do not affect the call."""
     x, bias = torch.randn(3, 5), torch.randn(5)
-    plan = plan_of(PROGRAM, declared.torch.prepare(x, bias), ("float32", "float32"))
+    plan = plan_of(PROGRAM, declared.entry("torch").prepare(x, bias), ("float32", "float32"))
     others = ((2, 0), plan._attributes, (-1,), None, *plan._code)
 
     def empty_like(tensor):

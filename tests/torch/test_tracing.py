@@ -139,7 +139,7 @@ def test_opcheck(draw: Any) -> None:
     g = draw(4, 3, dtype=torch.float32, grad=True)
     for operands in ((x, bias, g), (x.detach(), bias, g.detach().mT.contiguous().mT)):
         *given, cotangent = operands
-        params = declared.torch.prepare(*given)  # type: ignore[attr-defined]
+        params = declared.entry("torch").prepare(*given)
         for overload in (torch.ops.bridge.program.few, torch.ops.bridge.program.default):
             opcheck(overload, tuple(given), asdict(params))
         specs = [spec_of(operand) for operand in given]
@@ -150,7 +150,7 @@ def test_opcheck(draw: Any) -> None:
 
 def test_malformed_dispatcher_calls(draw: Any) -> None:
     op, x = torch.ops.bridge.program, draw(4, 3)
-    attributes = asdict(declared.torch.prepare(x, draw(3)))  # type: ignore[attr-defined]
+    attributes = asdict(declared.entry("torch").prepare(x, draw(3)))
     with pytest.raises(ValueError, match=r"operand 1 has shape \[4\], which does not fit"):
         op(x, draw(4), **attributes)
     with pytest.raises(TypeError, match="an operand is missing"):

@@ -79,7 +79,7 @@ def start(task: Callable[[], Any]) -> Callable[[], Any]:
 
 def names() -> dict[str, bool]:
     """Returns each name, except attributes, and True if it is needed."""
-    from bridge._private.torch import names
+    from bridge._private.torch_distributed import names  # with those of bridge._private.torch
 
     return {entry.path: entry.is_needed for entry in names.entries if "." in entry.path}
 

@@ -15,9 +15,10 @@ from torch.nn.modules import module as modules
 from torch.overrides import TorchFunctionMode
 
 from bridge._private.torch import TorchDispatchMode
+from bridge.compared.recording.fingerprints import fingerprint
 from bridge.compared.recording.sources import Line, line_of_caller
 from bridge.compared.recording.steps import steps_of
-from bridge.compared.recording.values import Value, fingerprint
+from bridge.compared.recording.values import Value
 
 VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias", "permute", "transpose", "t",
          "unsqueeze", "squeeze", "alias", "detach", "clone", "contiguous", "flatten", "_to_copy",
@@ -290,11 +291,19 @@ class ModuleStack:
         return self.stack[-1] if self.stack else ("", "")
 
     @contextlib.contextmanager
-    def watch(self, models: list[nn.Module]) -> Iterator[None]:
-        """Follows calls of modules while it is entered."""
-        for model in models:
-            for name, module in model.named_modules():
-                self.names.setdefault(id(module), name)
+    def watch(self, models: list[nn.Module], others: Mapping[str, Any]) -> Iterator[None]:
+        """Follows calls of modules while it is entered.
+
+        Args:
+          models: the modules of the model.
+          others: modules beside them, by the variable's name.
+        """
+        layers = {name: [m] for name, m in others.items() if isinstance(m, nn.Module)}
+        named = {"": models, **layers}
+        for prefix, beside in named.items():
+            for model in beside:
+                for name, module in model.named_modules(prefix=prefix):
+                    self.names.setdefault(id(module), name)
 
         def enter(module: nn.Module, args: Any) -> None:
             self.stack.append((self.names.get(id(module), ""), type(module).__name__))

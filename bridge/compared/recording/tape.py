@@ -13,8 +13,9 @@ import numpy as np
 from jax.extend import core
 
 from bridge.compared.recording.arithmetic import find
+from bridge.compared.recording.fingerprints import Print, fingerprint
 from bridge.compared.recording.sources import Line, first_line, is_library
-from bridge.compared.recording.values import Print, Value, fingerprint
+from bridge.compared.recording.values import Value
 
 # Equations that hold the numbers of their operand in another arrangement.
 MOVES = {"reshape", "transpose", "squeeze", "expand_dims", "rev", "copy", "copy_p", "name",

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bridge.jax._adapter.arguments import as_array_like, as_arrays, compiled_for
+from bridge.jax._adapter.arguments import (
+    as_array_like,
+    as_arrays,
+    compiled_for,
+    refuse_traced,
+)
 from bridge.jax._adapter.avals import spec_of
 from bridge.jax._adapter.integers import as_integer, words
 from bridge.jax._adapter.primitive import call
 from bridge.lang import roles
-from bridge.lang.tracing import Declaration
+from bridge.lang.tracing import HasDeclaration
 from bridge.ops import PROGRAM
 from bridge.ops.dtypes import FLOATING, promote
 from bridge.ops.form import check_operands, dtypes_of_role
@@ -24,31 +29,36 @@ from bridge.ops.traced import Traced, function_of, traced
 # Types of arrays that are passed on unchanged: isinstance with jax.Array costs as much as a tiny
 # call.
 _array_types: set[type] = set()
+# Types of static arguments that cannot change, so that they are checked once.
+_FIXED_TYPES = frozenset({float, int, bool, str, type(None)})
 # The number of combinations of static arguments and present operands that an op caches.
 _MOST_KINDS = 256
 
 
-def declared_function(declaration: Declaration, name: str = "") -> Callable[..., Any]:
-    """Returns the function of a declaration on arrays; `name` replaces its name in messages."""
-    name = name or declaration.name
-    # The key has the identities of static arguments, because hashing them costs more than a tiny
-    # call. The entry keeps the arguments alive, so that no other object gets the same identity.
-    known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    optional = tuple(parameter.optional for parameter in declaration.parameters)
+class DeclaredFunction:
+    """The function of a declared op on arrays.
 
-    def run(operands: tuple[Any, ...], _: None, *values: Any) -> Any:
+    Attributes:
+      name: the name in messages and in JAX's programs.
+      public: the function, with the declaration's signature.
+    """
+
+    def __init__(self, op: HasDeclaration, name: str = "") -> None:
+        self.declaration = declaration = op.declaration
+        self.name = name or declaration.name
+        self._optional = tuple(parameter.optional for parameter in declaration.parameters)
+        # The key has the identities of static arguments, because hashing them costs more than a
+        # tiny call. The entry keeps the arguments alive, so that no other object gets the same
+        # identity.
+        self._known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        self.public = function_of(declaration, "jax", None, self.run)
+
+    def run(self, operands: tuple[Any, ...], _: None, *values: Any) -> Any:
+        """Returns the result of the op; absent operands are None."""
         absent = tuple([operand is None for operand in operands])
-        entered = known.get((absent, *map(id, values)))
+        entered = self._known.get((absent, *map(id, values)))
         if entered is None:
-            pairs = zip(absent, optional, strict=True)
-            present = tuple([not (is_absent and may_be) for is_absent, may_be in pairs])
-            found = traced(declaration, present, *values)
-            if len(known) == _MOST_KINDS:
-                known.clear()
-            among = enumerate(found.program.operands)
-            integers = tuple([place for place, each in among if each.role is roles.Integer])
-            entered = found, present, integers, _compiled(name, found, None), values
-            known[absent, *map(id, values)] = entered
+            entered = self._entered(operands, absent, values)
         found, present, integers, compiled, _ = entered
         if False in present:
             operands = tuple(itertools.compress(operands, present))
@@ -56,33 +66,53 @@ def declared_function(declaration: Declaration, name: str = "") -> Callable[...,
         for place in integers:  # raw keys have a dimension
             is_plain = is_plain and not operands[place].aval.shape
         if not is_plain:
-            operands = arguments(found, operands)
+            operands = self._arguments(found, operands)
         return compiled(*operands)
 
-    def arguments(found: Traced, operands: Sequence[Any]) -> tuple[Any, ...]:
+    def on_axis(self, axis: str, /, *operands: Any, **static: Any) -> Any:
+        """Runs the op inside `shard_map`, on columns that are split over a mesh axis."""
+        values = {**self.declaration.static, **static}.values()
+        found = self._traced(operands, [True] * len(operands), tuple(values))
+        return _compiled(self.name, found, axis)(*self._arguments(found, operands))
+
+    def _entered(
+        self, operands: tuple[Any, ...], absent: tuple[bool, ...], values: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        pairs = zip(absent, self._optional, strict=True)
+        present = tuple([not (is_absent and may_be) for is_absent, may_be in pairs])
+        found = self._traced(operands, present, values)
+        among = enumerate(found.program.operands)
+        integers = tuple([place for place, each in among if each.role is roles.Integer])
+        entered = found, present, integers, _compiled(self.name, found, None), values
+        if not self.declaration.checks or _FIXED_TYPES.issuperset(map(type, values)):
+            if len(self._known) == _MOST_KINDS:
+                self._known.clear()
+            self._known[absent, *map(id, values)] = entered
+        return entered
+
+    def _traced(
+        self, operands: tuple[Any, ...], present: Sequence[bool], values: tuple[Any, ...]
+    ) -> Traced:
+        for (name, default), value in zip(self.declaration.static.items(), values, strict=True):
+            # The check of a word names the words.
+            if name in self.declaration.checks and not isinstance(default, str):
+                refuse_traced(self.name, name, value)
+        checked = self.declaration.checked(self.name, operands, values)
+        return traced(self.declaration, tuple(present), *checked)
+
+    def _arguments(self, found: Traced, operands: Sequence[Any]) -> tuple[Any, ...]:
         checked = []
         for operand, value in zip(found.program.operands, operands, strict=True):
             if operand.role is roles.Integer:
-                checked.append(as_integer(name, operand.name, value))
+                checked.append(as_integer(self.name, operand.name, value))
                 continue
             dtypes = dtypes_of_role(operand.role)
             expected = f"one of {', '.join(dtypes)}"
-            checked.append(as_array_like(name, operand.name, value, dtypes, expected))
-            _refuse_narrowed(name, operand.name, value)
+            checked.append(as_array_like(self.name, operand.name, value, dtypes, expected))
+            _refuse_narrowed(self.name, operand.name, value)
             if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
                 _array_types.add(type(value))
         return tuple(checked)
-
-    function: Any = function_of(declaration, "jax", None, run)
-
-    def on_axis(axis: str, /, *operands: Any, **static: Any) -> Any:
-        """Runs the op inside `shard_map`, on columns that are split over a mesh axis."""
-        values = {**declaration.static, **static}.values()
-        found = traced(declaration, (True,) * len(operands), *values)
-        return _compiled(name, found, axis)(*arguments(found, operands))
-
-    function.on_axis = on_axis
-    return function  # type: ignore[no-any-return]
 
 
 def _refuse_narrowed(function: str, name: str, value: Any) -> None:

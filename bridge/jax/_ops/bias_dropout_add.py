@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from bridge.catalogue.bias_dropout_add import bias_dropout_add as _declared
-from bridge.catalogue.bias_dropout_add import check_p
+from bridge.catalogue.checks import probability
 from bridge.jax._adapter.arguments import as_flag, refuse_traced
 from bridge.jax._adapter.integers import refuse_no_seed
 from bridge.ops.integers import check_integer
@@ -87,7 +87,7 @@ def bias_dropout_add(
     """
     if type(p) is not float or not 0.0 <= p <= 1.0:
         refuse_traced(_NAME, "p", p)
-        p = check_p(p)
+        p = probability(_NAME, "p", p)
     if not as_flag(_NAME, "training", training) or p == 0.0:
         return _declared.jax(x, bias, residual, p=0.0)  # type: ignore[no-any-return]
     refuse_no_seed(_NAME, seed)

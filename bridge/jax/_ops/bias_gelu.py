@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax
 
 from bridge.catalogue import bias_gelu as _declared
-from bridge.catalogue.bias_gelu import check_approximate
+
+_bias_gelu = _declared.bias_gelu.entry("jax").run
 
 
 def bias_gelu(
@@ -54,5 +55,4 @@ def bias_gelu(
 
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv:1606.08415.
     """
-    check_approximate("bias_gelu", approximate)
-    return _declared.bias_gelu.jax(x, bias, approximate=approximate)  # type: ignore[no-any-return]
+    return _bias_gelu((x, bias), None, approximate)  # type: ignore[no-any-return]

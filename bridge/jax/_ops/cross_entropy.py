@@ -110,9 +110,9 @@ def losses_of(
 ) -> tuple[jax.Array, ...]:
     """Returns each row's loss, and for a mean 1 per row that counts; labels are unchecked."""
     is_mean = options.reduction == "mean"
-    of_rows: Any = (losses.counted_losses if is_mean else losses.row_losses).jax
+    of_rows = (losses.counted_losses if is_mean else losses.row_losses).entry("jax")
     if axis_name is None:
-        found = of_rows(logits, labels, **options.of_rows)
+        found = of_rows.public(logits, labels, **options.of_rows)
     else:
         found = of_rows.on_axis(axis_name, logits, labels, **options.of_rows)
     return found if is_mean else (found,)

@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
 from bridge.catalogue import gates
-from bridge.catalogue.gates import FORMS, SPLITS, one_a_row, run_glu, run_glu_in_blocks
-from bridge.jax._adapter.arguments import refuse_traced
-from bridge.jax._adapter.declared import declared_function
+from bridge.catalogue.gates import Glu, one_a_row
+from bridge.jax._adapter import arrays
 
 ArrayLike = jax.typing.ArrayLike
 
 
-def _entry(name: str) -> Callable[..., Any]:
-    """Returns a function that runs `glu` under the name of a public function."""
-    ops = [declared_function(op.declaration, name) for op in FORMS]
-    splits = [declared_function(op.declaration, name) for op in SPLITS]
-
-    def run(
-        gate: Any,
-        up: Any,
-        bias: Any,
-        weight: Any,
-        activation: str,
-        limit: Any,
-        offset: Any,
-        interleaved: Any,
-        blocks: Any,
-    ) -> Any:
-        refuse_traced(name, "limit", limit)
-        refuse_traced(name, "linear_offset", offset)
-        refuse_traced(name, "interleaved", interleaved, "True or False")
-        given = (gate, up, bias, weight, activation, limit, offset, interleaved)
-        refuse_traced(name, "blocks", blocks)
-        if type(blocks) is int and blocks == 1:
-            return run_glu(name, ops, splits, *given)
-        return run_glu_in_blocks(name, ops, splits, *given, blocks)
-
-    return run
-
-
-_glu = _entry("glu")
+_glu = Glu(arrays, "glu")
+_squared_relu = gates.squared_relu.entry("jax").run
 
 
 def glu(
@@ -97,7 +68,7 @@ def glu(
     Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
     """
     static = (activation, limit, linear_offset, interleaved, blocks)
-    return _glu(gate, up, bias, weight, *static)  # type: ignore[no-any-return]
+    return _glu.run((gate, up, bias, weight), None, *static)  # type: ignore[no-any-return]
 
 
 def _named(name: str, activation: str, words: str) -> Callable[..., jax.Array]:
@@ -113,9 +84,9 @@ def _named(name: str, activation: str, words: str) -> Callable[..., jax.Array]:
         blocks: int = 1,
     ) -> jax.Array:
         static = (activation, limit, linear_offset, interleaved, blocks)
-        return entered(gate, up, bias, weight, *static)  # type: ignore[no-any-return]
+        return entered.run((gate, up, bias, weight), None, *static)  # type: ignore[no-any-return]
 
-    entered = _entry(name)
+    entered = Glu(arrays, name)
     run.__name__ = run.__qualname__ = name
     run.__doc__ = f'`glu` with `activation="{activation}"`: {words}.'
     return run
@@ -146,4 +117,4 @@ def squared_relu(x: ArrayLike, weight: ArrayLike | None = None) -> jax.Array:
 
     Source: So et al., "Primer", arXiv:2109.08668.
     """
-    return gates.squared_relu.jax(x, one_a_row(x, weight))  # type: ignore[no-any-return]
+    return _squared_relu((x, one_a_row(x, weight)), None)  # type: ignore[no-any-return]

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 
 from bridge.catalogue import log_probs
-from bridge.catalogue.softmax import check_scale
-from bridge.jax._adapter.arguments import refuse_traced
 from bridge.jax._ops.labels import check_labels
 
 ArrayLike = jax.typing.ArrayLike
 
 
-def _scale(function: str, scale: Any) -> float:
-    refuse_traced(function, "scale", scale)
-    return check_scale(function, scale)
+_log_softmax, _logsumexp, _token_log_probs = (
+    op.entry("jax").run
+    for op in (log_probs.log_softmax, log_probs.logsumexp, log_probs.token_log_probs)
+)
 
 
 def log_softmax(x: ArrayLike, scale: float = 1.0) -> jax.Array:
@@ -44,7 +41,7 @@ def log_softmax(x: ArrayLike, scale: float = 1.0) -> jax.Array:
       >>> log_softmax(jnp.zeros((1, 2)))
       Array([[-0.6931472, -0.6931472]], dtype=float32)
     """
-    return log_probs.log_softmax.jax(x, scale=_scale("log_softmax", scale))  # type: ignore[no-any-return]
+    return _log_softmax((x,), None, scale)  # type: ignore[no-any-return]
 
 
 def logsumexp(x: ArrayLike, scale: float = 1.0) -> jax.Array:
@@ -64,7 +61,7 @@ def logsumexp(x: ArrayLike, scale: float = 1.0) -> jax.Array:
       >>> logsumexp(jnp.zeros((1, 2)))
       Array([0.6931472], dtype=float32)
     """
-    return log_probs.logsumexp.jax(x, scale=_scale("logsumexp", scale))  # type: ignore[no-any-return]
+    return _logsumexp((x,), None, scale)  # type: ignore[no-any-return]
 
 
 def token_log_probs(logits: ArrayLike, labels: ArrayLike, *, scale: float = 1.0) -> jax.Array:
@@ -90,7 +87,6 @@ def token_log_probs(logits: ArrayLike, labels: ArrayLike, *, scale: float = 1.0)
       >>> token_log_probs(jnp.zeros((2, 4)), jnp.array([0, 3]))
       Array([-1.3862944, -1.3862944], dtype=float32)
     """
-    scale = _scale("token_log_probs", scale)
-    results = log_probs.token_log_probs.jax(logits, labels, scale=scale)
+    results = _token_log_probs((logits, labels), None, scale)
     check_labels("token_log_probs", labels, logits, np.shape(logits)[-1])
     return results  # type: ignore[no-any-return]

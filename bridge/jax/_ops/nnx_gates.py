@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax
 from flax import nnx
 
-from bridge.catalogue.gates import check_blocks, check_options
+from bridge.catalogue.checks import check_each
+from bridge.catalogue.gates import CHECKS, check_blocks
 from bridge.jax._adapter.arguments import as_flag
 from bridge.jax._ops.gates import glu
 
@@ -35,7 +36,8 @@ class GLU(nnx.Module):
         blocks: int = 1,
     ) -> None:
         name = type(self).__name__
-        check_options(name, activation, limit, linear_offset)
+        numbers = {"limit": limit, "linear_offset": linear_offset}
+        check_each(CHECKS, name, activation=activation, **numbers)
         self.activation, self.limit = activation, limit
         self.linear_offset = linear_offset
         self.interleaved = as_flag(name, "interleaved", interleaved)

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import overload
 
 import jax
 
 from bridge.catalogue import norms
-from bridge.catalogue.norms import check_eps, check_offset
-from bridge.jax._adapter.arguments import as_array_likes, as_arrays, refuse_traced
+from bridge.jax._adapter import arrays
 
 ArrayLike = jax.typing.ArrayLike
 
+_rms_norm, _layer_norm = norms.rms_norm.entry("jax").run, norms.layer_norm.entry("jax").run
+_rms_norm_of_sum = norms.add_rms_norm.entry("jax").run
+_layer_norm_of_sum = norms.add_layer_norm.entry("jax").run
 
+
+@overload
+def rms_norm(
+    x: ArrayLike,
+    weight: ArrayLike | None = None,
+    residual: None = None,
+    *,
+    eps: float = ...,
+    offset: float = ...,
+) -> jax.Array: ...
+@overload
+def rms_norm(
+    x: ArrayLike,
+    weight: ArrayLike | None = None,
+    residual: ArrayLike = ...,
+    *,
+    eps: float = ...,
+    offset: float = ...,
+) -> tuple[jax.Array, jax.Array]: ...
 def rms_norm(
     x: ArrayLike,
     weight: ArrayLike | None = None,
@@ -20,7 +41,7 @@ def rms_norm(
     *,
     eps: float = 1e-6,
     offset: float = 0.0,
-) -> Any:
+) -> jax.Array | tuple[jax.Array, jax.Array]:
     r"""h·r·(offset + weight) with r = 1/√(mean(h²) + eps) over the last dimension.
 
     h is x, or x + residual rounded to its dtype: a call with a residual has the bits of an addition
@@ -56,16 +77,31 @@ def rms_norm(
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv:1910.07467.
     """
-    refuse_traced("rms_norm", "eps", eps)
-    refuse_traced("rms_norm", "offset", offset)
-    eps = check_eps("rms_norm", eps)
-    offset = check_offset("rms_norm", offset, weight is not None)
     if residual is None:
-        return norms.rms_norm.jax(x, weight, eps=eps, offset=offset)
-    x, residual, of_sum = _summands("rms_norm", x, residual)
-    return norms.add_rms_norm.jax(x, residual, weight, eps=eps, offset=offset, **of_sum)
+        return _rms_norm((x, weight), None, eps, offset)  # type: ignore[no-any-return]
+    x, residual = arrays.checked("rms_norm", 2, x=x, residual=residual)
+    x, residual, *of_sum = norms.summands(arrays, x, residual)
+    return _rms_norm_of_sum((x, residual, weight), None, eps, offset, *of_sum)  # type: ignore[no-any-return]
 
 
+@overload
+def layer_norm(
+    x: ArrayLike,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    residual: None = None,
+    *,
+    eps: float = ...,
+) -> jax.Array: ...
+@overload
+def layer_norm(
+    x: ArrayLike,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    residual: ArrayLike = ...,
+    *,
+    eps: float = ...,
+) -> tuple[jax.Array, jax.Array]: ...
 def layer_norm(
     x: ArrayLike,
     weight: ArrayLike | None = None,
@@ -73,7 +109,7 @@ def layer_norm(
     residual: ArrayLike | None = None,
     *,
     eps: float = 1e-5,
-) -> Any:
+) -> jax.Array | tuple[jax.Array, jax.Array]:
     r"""(h − μ)/√(v + eps)·weight + bias with the mean μ and variance v of a row of h.
 
     h is x, or x + residual rounded to its dtype, as for `rms_norm`. With m = mean(h) and d = h − m,
@@ -102,15 +138,8 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", arXiv:1607.06450.
     """
-    refuse_traced("layer_norm", "eps", eps)
-    eps = check_eps("layer_norm", eps)
     if residual is None:
-        return norms.layer_norm.jax(x, weight, bias, eps=eps)
-    x, residual, of_sum = _summands("layer_norm", x, residual)
-    return norms.add_layer_norm.jax(x, residual, weight, bias, eps=eps, **of_sum)
-
-
-def _summands(function: str, x: Any, residual: Any) -> tuple[Any, Any, dict[str, str]]:
-    x, residual = as_arrays(*as_array_likes(function, 1, x=x, residual=residual))
-    dtypes = x.dtype.name, residual.dtype.name
-    return norms.summands(x, residual, dtypes, lambda x, dtype: x.astype(dtype))
+        return _layer_norm((x, weight, bias), None, eps)  # type: ignore[no-any-return]
+    x, residual = arrays.checked("layer_norm", 2, x=x, residual=residual)
+    x, residual, *of_sum = norms.summands(arrays, x, residual)
+    return _layer_norm_of_sum((x, residual, weight, bias), None, eps, *of_sum)  # type: ignore[no-any-return]

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import jax
-from jax import numpy as jnp
 
-from bridge.catalogue import rotary as declarations
 from bridge.catalogue.declaration import shape_of
-from bridge.catalogue.rotary import Framework, run_rotary
+from bridge.catalogue.rotary import Rotary
+from bridge.jax._adapter import arrays
 from bridge.jax._adapter.arguments import refuse_traced
 from bridge.jax._adapter.avals import unsplit
 
 ArrayLike = jax.typing.ArrayLike
 
-_JAX = Framework(
-    declarations.rotary.jax,
-    declarations.rotary_of_pairs.jax,
-    lambda y, rest: jnp.concatenate((y, rest.astype(y.dtype)), -1),
-)
+_rotary = Rotary(arrays)
 
 
 def rotary(x: ArrayLike, cos: ArrayLike, sin: ArrayLike, *, interleaved: bool = False) -> jax.Array:
@@ -54,4 +49,4 @@ def rotary(x: ArrayLike, cos: ArrayLike, sin: ArrayLike, *, interleaved: bool = 
     # Explicit sharding types cannot express the split of only the leading columns.
     if isinstance(x, jax.Array) and x.ndim and read not in ((x.shape[-1],), (x.shape[-1] // 2,)):
         x = unsplit(x, slice(-1, None))
-    return run_rotary(_JAX, x, cos, sin, interleaved)  # type: ignore[no-any-return]
+    return _rotary.run(x, cos, sin, interleaved)  # type: ignore[no-any-return]

@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bridge.catalogue import sinks
+from bridge.catalogue.sinks import SoftmaxWithSink
+from bridge.jax._adapter import arrays
 from bridge.jax._adapter.arguments import as_array_like, as_arrays, compiled_for
-from bridge.jax._adapter.avals import spec_of
 from bridge.ops.scalars import real_number
+
+_with_sink = SoftmaxWithSink(arrays)
 
 
 def softmax_with_sink(
@@ -30,22 +32,7 @@ def softmax_with_sink(
 def _compiled(function: str, scale: float, causal: bool) -> Any:
     def run(x: Any, mask: Any, sink: Any) -> jax.Array:
         x, mask, sink = as_arrays(x, mask, sink)
-        return sinks.run_softmax(_WITH_SINK, function, x, mask, scale, sink, causal)
+        return _with_sink.run(function, x, mask, scale, sink, causal)
 
     run.__name__ = function
     return run
-
-
-def last_columns(x: jax.Array) -> jax.Array:
-    """Returns `[*rows]`: the last column that each query sees under the causal rule."""
-    queries, keys = x.shape[-2:]
-    return jnp.broadcast_to(jnp.arange(keys - queries, keys), x.shape[:-1])
-
-
-_WITH_SINK = sinks.Framework(
-    sinks.softmax_with_sink.jax,
-    sinks.spread.jax,
-    spec_of,
-    lambda x, shape, dtype: jnp.zeros(shape, dtype),
-    last_columns,
-)

@@ -16,12 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bridge._private.torch import (
-    FakeTensor,
-    has_direct_gather,
-    proxy_mode,
-    resolve_process_group,
-)
+from bridge._private.torch import FakeTensor, proxy_mode
+from bridge._private.torch_distributed import has_direct_gather, resolve_process_group
 from bridge.torch._collectives.groups import Ranks
 
 # From this size in bytes on, the copy costs more than W − 1 messages each way. All ranks choose the

@@ -9,13 +9,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from bridge._private.torch import (
-    FakeTensor,
+from bridge._private.torch import FakeTensor, functorch_active, no_interpreters
+from bridge._private.torch_distributed import (
     all_gather_numbers,
     device_types,
-    functorch_active,
     is_known_group,
-    no_interpreters,
     resolve_process_group,
 )
 from bridge.collectives import SIGNATURE_LENGTH, Signature, fault_of

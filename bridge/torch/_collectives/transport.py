@@ -15,7 +15,11 @@ import torch
 from torch import Tensor
 
 from bridge import _native
-from bridge._private.torch import all_gather_into_tensor, reduce_scatter_tensor, wait_tensor
+from bridge._private.torch_distributed import (
+    all_gather_into_tensor,
+    reduce_scatter_tensor,
+    wait_tensor,
+)
 from bridge.generated import load_built_kernels
 from bridge.torch._collectives import direct
 from bridge.torch._collectives.direct import Pending

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bridge._private.torch import forward_ad, functorch_active
-from bridge.catalogue.bias_dropout_add import check_p
+from bridge.catalogue.checks import probability
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.kernels import is_known, same_shape, spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
@@ -105,7 +105,7 @@ def broadcast_bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor, *, p: 
     """Returns residual + x + bias, written into x if that is allowed; p is only checked."""
     if not _may_be_written(x, bias, residual):
         return broadcast_bias_dropout_add(x, bias, residual, p=p, training=False)
-    check_p(p)
+    probability("bias_dropout_add", "p", p)
     h, bias = fused_pair("bias_dropout_add", x, bias)
     residual = residual.expand(x.shape)
     if h is x and x.is_contiguous():

@@ -15,7 +15,7 @@ from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._drop_ins.broadcasting import fused_pair
-from bridge.torch._ops.gates import glu_entry
+from bridge.torch._ops.gates import GluEntry
 
 
 @declared()
@@ -42,7 +42,7 @@ _NARROW = gates.glu, _narrow_glu, gates.paired_glu
 # Key: the name for messages and profilers. Values: the functions without and with weights. They are
 # made now, because a first call under torch.compile could not make them.
 _ENTRIES = {
-    name: (glu_entry(name), glu_entry(name, _NARROW)) for name in ("swiglu", "geglu", "quick_geglu")
+    name: (GluEntry(name), GluEntry(name, _NARROW)) for name in ("swiglu", "geglu", "quick_geglu")
 }
 _ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu_tanh", "quick_geglu": "gelu_sigmoid"}
 
@@ -69,7 +69,7 @@ def gated(
     plain, weighted = _ENTRIES[function]
     entered, activation = plain if weights is None else weighted, _ACTIVATIONS[function]
     operands = (x, None, bias, weights)
-    found = entered(operands, None, activation, clamp_value, linear_offset, False)
+    found = entered.run(operands, None, activation, clamp_value, linear_offset, False)
     return found if weights is None else found.to(y.dtype)  # type: ignore[no-any-return]
 
 

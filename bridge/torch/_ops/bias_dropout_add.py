@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from bridge.catalogue.bias_dropout_add import bias_dropout_add as _declared
-from bridge.catalogue.bias_dropout_add import check_p
+from bridge.catalogue.checks import probability
 from bridge.torch._adapter.checks import check_flags
-from bridge.torch._adapter.declared import declared_entry
+from bridge.torch._adapter.declared import DeclaredEntry
 from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.integers import as_integers
 from bridge.torch._adapter.overrides import hand_over, is_overridden
@@ -86,13 +86,13 @@ def bias_dropout_add(
         # The op checks all other calls for overrides. Here it must happen before a seed is drawn.
         if is_overridden(tensors := (x, bias, residual, seed, offset)):
             return hand_over(tensors)
-        p = check_p(fixed(p))
+        p = probability(_NAME, "p", fixed(p))
         if type(training) is not bool:
             check_flags(_NAME, training=training)
     if not training or p == 0.0:
-        return _bias_dropout_add((x, bias, residual, None, None), None, 0.0)  # type: ignore[no-any-return]
+        return _bias_dropout_add.run((x, bias, residual, None, None), None, 0.0)  # type: ignore[no-any-return]
     integers = as_integers(_NAME, seed, offset, x, bias, residual)
-    return _bias_dropout_add((x, bias, residual, *integers), None, p)  # type: ignore[no-any-return]
+    return _bias_dropout_add.run((x, bias, residual, *integers), None, p)  # type: ignore[no-any-return]
 
 
 def bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
@@ -100,8 +100,7 @@ def bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor
 
     x is contiguous, needs no gradient and has the result's dtype.
     """
-    return _bias_dropout_add((x, bias, residual, None, None), x, 0.0)  # type: ignore[no-any-return]
+    return _bias_dropout_add.run((x, bias, residual, None, None), x, 0.0)  # type: ignore[no-any-return]
 
 
-# Make it now: a first call under torch.compile could not make it.
-_bias_dropout_add = declared_entry(_NAME, _declared.torch.resolve)  # type: ignore[attr-defined]
+_bias_dropout_add = DeclaredEntry(_declared)

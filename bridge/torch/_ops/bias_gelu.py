@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from bridge.catalogue import bias_gelu as _declared
-from bridge.catalogue.bias_gelu import check_approximate
 from bridge.ops import PROGRAM
-from bridge.torch._adapter.declared import check, declared_entry
+from bridge.torch._adapter.declared import DeclaredEntry
 from bridge.torch._adapter.destination import overwrite
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
@@ -62,7 +59,7 @@ def bias_gelu(
       >>> bias_gelu(linear(torch.randn(8, 512)), bias).shape
       torch.Size([8, 2048])
     """
-    return _bias_gelu((x, bias), out, approximate)  # type: ignore[no-any-return]
+    return _bias_gelu.run((x, bias), out, approximate)  # type: ignore[no-any-return]
 
 
 def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tanh") -> Tensor:
@@ -77,28 +74,19 @@ def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tan
     """
     if is_overridden((x, bias)):
         return hand_over((x, bias))
-    found, operands = _resolve((x, bias), approximate)
-    present = tuple([operand for operand in operands if operand is not None])
-    params = check("bias_gelu", found, present)
+    params = _bias_gelu.prepare(x, bias, approximate=approximate)
     if params.dtypes != spec_of(x).dtype:
         raise TypeError(
             f"bias_gelu_: the result has dtype {params.dtypes} and does not fit into x of dtype "
             f"{spec_of(x).dtype}; convert bias to it, or use bias_gelu"
         )
-    return overwrite("bias_gelu_", PROGRAM, present, params)
+    return overwrite("bias_gelu_", PROGRAM, (x,) if bias is None else (x, bias), params)
 
 
 def bias_gelu_times(g: Tensor, x: Tensor, bias: Tensor | None, *, approximate: str) -> Tensor:
     """Returns g·gelu′(x + bias), of x's shape: the originals' backward function of bias-GELU."""
-    return _times((x, g, bias), None, approximate)  # type: ignore[no-any-return]
+    return _times.run((x, g, bias), None, approximate)  # type: ignore[no-any-return]
 
 
-def _resolve(operands: tuple[Any, ...], approximate: Any) -> Any:
-    check_approximate("bias_gelu", approximate)
-    return _declared.bias_gelu.torch.resolve(operands, approximate)  # type: ignore[attr-defined]
-
-
-# Make it now: a first call under torch.compile could not make it.
-_declared.bias_gelu.torch  # noqa: B018
-_bias_gelu = declared_entry("bias_gelu", _resolve)
-_times = declared_entry("bias_gelu_back", _declared.bias_gelu_back.torch.resolve)  # type: ignore[attr-defined]
+_bias_gelu = DeclaredEntry(_declared.bias_gelu)
+_times = DeclaredEntry(_declared.bias_gelu_back)

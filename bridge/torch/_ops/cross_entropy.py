@@ -13,7 +13,7 @@ from bridge.catalogue.cross_entropy import Options
 from bridge.ops import PROGRAM
 from bridge.torch._adapter.autograd import Plan, plan_of
 from bridge.torch._adapter.chain import chained
-from bridge.torch._adapter.declared import declared_entry
+from bridge.torch._adapter.declared import DeclaredEntry
 from bridge.torch._adapter.destination import call_overwritten, pull_over
 from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.kernels import Results, dtypes_of
@@ -21,8 +21,10 @@ from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.labels import as_signed, check_labels
 
 # Make them now: a first call under torch.compile could not make them.
-_row_losses, _counted_losses = losses.row_losses.torch, losses.counted_losses.torch
-_total, _mean = losses.total.torch, losses.mean.torch
+_row_losses, _counted_losses = (
+    op.entry("torch") for op in (losses.row_losses, losses.counted_losses)
+)
+_total, _mean = losses.total.entry("torch"), losses.mean.entry("torch")
 
 
 def cross_entropy(
@@ -95,7 +97,7 @@ def cross_entropy(
         from bridge.torch._ops.split_vocabulary import joined  # needs torch.distributed
 
         def check(ranks: int) -> None:
-            _row_losses.prepare(logits, read, **options.of_rows)  # type: ignore[attr-defined]
+            _row_losses.prepare(logits, read, **options.of_rows)
             check_labels("cross_entropy", labels, logits.shape[-1] * ranks, options.ignore_index)
 
         logits = joined("cross_entropy", logits, group, check, others=options.words)
@@ -120,7 +122,7 @@ def losses_of(
         params = of_rows.prepare(logits, labels, **options.of_rows)
         found: Any = call_overwritten("cross_entropy", PROGRAM, (logits, labels), params)
         return found if is_mean else found[:1]  # type: ignore[no-any-return]
-    found = of_rows(logits, labels, **options.of_rows)
+    found = of_rows.public(logits, labels, **options.of_rows)
     return found if is_mean else (found,)
 
 
@@ -157,7 +159,7 @@ def _reduced(operands: tuple[Tensor, Tensor], reduction: str, *numbers: Any) -> 
             return chained(plan, _mean_of if is_mean else _total_of, operands)  # type: ignore[no-any-return]
         except ValueError:  # wrong shapes: the checks below raise a better message
             pass
-    found = of_rows(operands, None, reduction, *numbers)
+    found = of_rows.run(operands, None, reduction, *numbers)
     return reduce(reduction, *(found if is_mean else (found,)))
 
 
@@ -176,13 +178,13 @@ def _reduction_of(op: Any, found: Results) -> Plan:
 _mean_of, _total_of = partial(_reduction_of, _mean), partial(_reduction_of, _total)
 
 
-def _resolve(of_rows: Any, operands: tuple[Any, ...], reduction: str, *numbers: Any) -> Any:
-    options = Options.of("cross_entropy", reduction, *numbers)
-    return of_rows.resolve(operands, *options.of_rows.values())
+class _Losses(DeclaredEntry):
+    def resolve(self, operands: tuple[Any, ...], *values: Any) -> Any:
+        options = Options.of("cross_entropy", *values)
+        return super().resolve(operands, *options.of_rows.values())
 
 
-_counted = declared_entry("cross_entropy", partial(_resolve, _counted_losses))
-_uncounted = declared_entry("cross_entropy", partial(_resolve, _row_losses))
+_counted, _uncounted = _Losses(losses.counted_losses), _Losses(losses.row_losses)
 
 
 def reduce(reduction: str, losses: Tensor, *counts: Tensor) -> Tensor:
@@ -190,7 +192,7 @@ def reduce(reduction: str, losses: Tensor, *counts: Tensor) -> Tensor:
     if reduction == "none":
         return losses
     flat = [each if each.ndim == 1 else _flat(each) for each in (losses, *counts)]
-    return (_mean if counts else _total)(*flat)  # type: ignore[no-any-return]
+    return (_mean if counts else _total).public(*flat)  # type: ignore[no-any-return]
 
 
 def _flat(numbers: Tensor) -> Tensor:

@@ -6,7 +6,8 @@
 import torch
 from torch import Tensor
 
-from bridge.catalogue.gates import check_blocks, check_options
+from bridge.catalogue.checks import check_each
+from bridge.catalogue.gates import CHECKS, check_blocks
 from bridge.torch._adapter.checks import check_flags
 from bridge.torch._ops.gates import glu, squared_relu
 
@@ -38,7 +39,8 @@ class GLU(torch.nn.Module):
     ) -> None:
         super().__init__()
         check_flags(type(self).__name__, interleaved=interleaved)
-        check_options(type(self).__name__, activation, limit, linear_offset)
+        numbers = {"limit": limit, "linear_offset": linear_offset}
+        check_each(CHECKS, type(self).__name__, activation=activation, **numbers)
         self.activation, self.limit = activation, limit
         self.linear_offset, self.interleaved = linear_offset, interleaved
         self.blocks = check_blocks(type(self).__name__, blocks, interleaved)

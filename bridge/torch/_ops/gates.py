@@ -8,45 +8,40 @@ from typing import Any
 from torch import Tensor
 
 from bridge.catalogue import gates
-from bridge.catalogue.gates import FORMS, SPLITS, one_a_row, run_glu, run_glu_in_blocks
+from bridge.catalogue.gates import FORMS, Glu, one_a_row
 from bridge.declared import DeclaredOp
-from bridge.torch._adapter.declared import declared_entry, declared_function
+from bridge.torch._adapter import arrays
+from bridge.torch._adapter.declared import DeclaredEntry
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 
-# Make it now: a first call under torch.compile could not make it.
-_squared_relu = gates.squared_relu.torch
 
+class GluEntry(DeclaredEntry):
+    """The path from a public function into `glu`, in one of three forms."""
 
-def glu_entry(name: str, forms: Sequence[DeclaredOp] = FORMS) -> Any:
-    """Returns the function that runs `glu`, in one of three forms, under a public function's name.
+    def __init__(self, name: str, forms: Sequence[DeclaredOp] = FORMS) -> None:
+        super().__init__(forms[0], name)
+        self._glu = Glu(arrays, name, forms)
 
-    Its attribute `in_blocks(operands, out, *static, blocks)` runs packed tensors of several blocks.
-    """
-    functions = tuple([declared_function(op.declaration, name) for op in forms])
+    def resolve(self, operands: tuple[Any, ...], *values: Any) -> Any:
+        *static, interleaved = values
+        entry, operands = self._glu.form(operands, interleaved)
+        return entry.resolve(operands, *static)
 
-    def resolver(function: Any) -> Callable[..., Any]:
-        def resolve(*operands: Any, **static: Any) -> Any:
-            return function.resolve(operands, *static.values())
-
-        return resolve
-
-    resolvers = tuple(map(resolver, functions))
-    splits = tuple([declared_function(op.declaration, name) for op in SPLITS])
-
-    def resolve(operands: tuple[Any, ...], *static: Any) -> Any:
-        return run_glu(name, resolvers, splits, *operands, *static)  # type: ignore[arg-type]
-
-    def in_blocks(operands: tuple[Any, ...], out: Any, *static: Any) -> Any:
+    def in_blocks(self, operands: tuple[Any, ...], out: Any, *values: Any) -> Any:
+        """Returns the result for packed tensors of several blocks."""
         if is_overridden(given := (*operands, out)):
-            return hand_over(given, depth=2, function=getattr(run, "public", None))
-        return run_glu_in_blocks(name, functions, splits, *operands, *static, out=out)  # type: ignore[arg-type]
-
-    run = declared_entry(name, resolve)
-    run.in_blocks = in_blocks
-    return run
+            return hand_over(given, depth=2, function=self.public)
+        return self._glu.run(operands, out, *values)
 
 
-_glu = glu_entry("glu")
+class _SquaredReLU(DeclaredEntry):
+    def resolve(self, operands: tuple[Any, ...], *values: Any) -> Any:
+        x, weight = operands
+        return super().resolve((x, one_a_row(x, weight)), *values)
+
+
+_glu = GluEntry("glu")
+_squared_relu = _SquaredReLU(gates.squared_relu)
 
 
 def glu(
@@ -106,7 +101,7 @@ def glu(
     if type(blocks) is not int or blocks != 1:
         static = activation, limit, linear_offset, interleaved, blocks
         return _glu.in_blocks(given, out, *static)  # type: ignore[no-any-return]
-    return _glu(given, out, activation, limit, linear_offset, interleaved)  # type: ignore[no-any-return]
+    return _glu.run(given, out, activation, limit, linear_offset, interleaved)  # type: ignore[no-any-return]
 
 
 def _named(name: str, activation: str, words: str) -> Callable[..., Tensor]:
@@ -126,9 +121,9 @@ def _named(name: str, activation: str, words: str) -> Callable[..., Tensor]:
         if type(blocks) is not int or blocks != 1:
             static = activation, limit, linear_offset, interleaved, blocks
             return entered.in_blocks(given, out, *static)  # type: ignore[no-any-return]
-        return entered(given, out, activation, limit, linear_offset, interleaved)  # type: ignore[no-any-return]
+        return entered.run(given, out, activation, limit, linear_offset, interleaved)  # type: ignore[no-any-return]
 
-    entered = glu_entry(name)
+    entered = GluEntry(name)
     entered.public = run
     run.__name__ = run.__qualname__ = name
     run.__doc__ = f'`glu` with `activation="{activation}"`: {words}.'
@@ -161,6 +156,4 @@ def squared_relu(x: Tensor, weight: Tensor | None = None, *, out: Tensor | None 
 
     Source: So et al., "Primer", arXiv:2109.08668.
     """
-    if is_overridden(given := (x, weight, out)):
-        return hand_over(given)  # type: ignore[no-any-return]
-    return _squared_relu(x, one_a_row(x, weight), out=out)  # type: ignore[no-any-return]
+    return _squared_relu.run((x, weight), out)  # type: ignore[no-any-return]

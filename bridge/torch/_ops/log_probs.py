@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 from torch import Tensor
 
 from bridge.catalogue import log_probs
-from bridge.catalogue.softmax import check_scale
-from bridge.torch._adapter.declared import declared_entry
-from bridge.torch._adapter.entry import fixed
+from bridge.torch._adapter.declared import DeclaredEntry
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.labels import check_labels
 
-
-def _resolve(op: Any, operands: tuple[Any, ...], scale: Any) -> Any:
-    return op.resolve(operands, check_scale(op.__name__, scale))
-
-
-# Make them now: a first call under torch.compile could not make them.
-_log_softmax, _logsumexp = (
-    declared_entry(op.declaration.name, partial(_resolve, op.torch))
-    for op in (log_probs.log_softmax, log_probs.logsumexp)
-)
-_token_log_probs = log_probs.token_log_probs.torch
+_log_softmax = DeclaredEntry(log_probs.log_softmax)
+_logsumexp = DeclaredEntry(log_probs.logsumexp)
+_token_log_probs = DeclaredEntry(log_probs.token_log_probs)
 
 
 def log_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> Tensor:
@@ -51,7 +38,7 @@ def log_softmax(x: Tensor, scale: float = 1.0, *, out: Tensor | None = None) -> 
       >>> log_softmax(torch.zeros(1, 2))
       tensor([[-0.6931, -0.6931]])
     """
-    return _log_softmax((x,), out, scale)  # type: ignore[no-any-return]
+    return _log_softmax.run((x,), out, scale)  # type: ignore[no-any-return]
 
 
 def logsumexp(x: Tensor, scale: float = 1.0) -> Tensor:
@@ -71,7 +58,7 @@ def logsumexp(x: Tensor, scale: float = 1.0) -> Tensor:
       >>> logsumexp(torch.zeros(1, 2))
       tensor([0.6931])
     """
-    return _logsumexp((x,), None, scale)  # type: ignore[no-any-return]
+    return _logsumexp.run((x,), None, scale)  # type: ignore[no-any-return]
 
 
 def token_log_probs(logits: Tensor, labels: Tensor, *, scale: float = 1.0) -> Tensor:
@@ -100,7 +87,6 @@ def token_log_probs(logits: Tensor, labels: Tensor, *, scale: float = 1.0) -> Te
     """
     if is_overridden(given := (logits, labels)):
         return hand_over(given)  # type: ignore[no-any-return]
-    scale = check_scale("token_log_probs", fixed(scale))
-    results = _token_log_probs(logits, labels, scale=scale)
+    results = _token_log_probs.run((logits, labels), None, scale)
     check_labels("token_log_probs", labels, logits.shape[-1])
     return results  # type: ignore[no-any-return]

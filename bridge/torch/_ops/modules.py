@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridge.catalogue.bias_dropout_add import check_p
-from bridge.catalogue.bias_gelu import check_approximate
+from bridge.catalogue.bias_gelu import CHECKS as GELU_CHECKS
+from bridge.catalogue.checks import check_each, probability
 from bridge.ops.dtypes import FLOATING
 from bridge.torch._adapter.checks import check_flags
 from bridge.torch._adapter.kernels import NAMES
@@ -51,7 +51,7 @@ class BiasGELU(torch.nn.Module):
         super().__init__()
         check_flags("BiasGELU", bias=bias)
         _check_features(features, dtype)
-        check_approximate("BiasGELU", approximate)
+        check_each(GELU_CHECKS, "BiasGELU", approximate=approximate)
         self.features = features
         self.approximate = approximate
         if bias:
@@ -97,7 +97,7 @@ class BiasDropoutAdd(torch.nn.Module):
 
     def __init__(self, p: float = 0.5) -> None:
         super().__init__()
-        self.p = check_p(p)
+        self.p = probability("bias_dropout_add", "p", p)
 
     def forward(
         self,

@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, overload
 
-import torch
 from torch import Tensor
 
 from bridge.catalogue import norms
-from bridge.catalogue.norms import check_eps, check_offset
+from bridge.torch._adapter import arrays
 from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._adapter.declared import declared_entry
-from bridge.torch._adapter.kernels import NAMES
+from bridge.torch._adapter.declared import DeclaredEntry
 
-# Make them now: a first call under torch.compile could not make them.
-_of_rms_norm, _of_layer_norm = norms.rms_norm.torch.resolve, norms.layer_norm.torch.resolve  # type: ignore[attr-defined]
-_of_add_rms_norm = norms.add_rms_norm.torch.resolve  # type: ignore[attr-defined]
-_of_add_layer_norm = norms.add_layer_norm.torch.resolve  # type: ignore[attr-defined]
+
+class _OfSum(DeclaredEntry):
+    """The path into a norm of a sum, whose dtype follows from the dtypes of both summands."""
+
+    def resolve(self, operands: tuple[Any, ...], *values: Any) -> Any:
+        check_tensors(self.name, 2, x=operands[0], residual=operands[1])
+        x, residual, *of_sum = norms.summands(arrays, *operands[:2])
+        return super().resolve((x, residual, *operands[2:]), *values, *of_sum)
+
+
+_rms_norm, _layer_norm = DeclaredEntry(norms.rms_norm), DeclaredEntry(norms.layer_norm)
+_rms_norm_of_sum, _layer_norm_of_sum = _OfSum(norms.add_rms_norm), _OfSum(norms.add_layer_norm)
+_OUT = "{}: out is given with a residual, expected one of the two"
+
+
+@overload
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    residual: None = None,
+    *,
+    eps: float = ...,
+    offset: float = ...,
+    out: Tensor | None = None,
+) -> Tensor: ...
+@overload
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    residual: Tensor = ...,
+    *,
+    eps: float = ...,
+    offset: float = ...,
+) -> tuple[Tensor, Tensor]: ...
 
 
 def rms_norm(
@@ -27,7 +55,7 @@ def rms_norm(
     eps: float = 1e-6,
     offset: float = 0.0,
     out: Tensor | None = None,
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor]:
     r"""h·r·(offset + weight) with r = 1/√(mean(h²) + eps) over the last dimension.
 
     h is x, or x + residual rounded to its dtype. So a call with a residual has the same bits as an
@@ -66,12 +94,31 @@ def rms_norm(
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv:1910.07467.
     """
     if residual is None:
-        return _rms_norm((x, weight), out, eps, offset)
+        return _rms_norm.run((x, weight), out, eps, offset)
     if out is not None:
         raise ValueError(_OUT.format("rms_norm"))
-    return _rms_norm_of_sum((x, residual, weight), None, eps, offset)
+    return _rms_norm_of_sum.run((x, residual, weight), None, eps, offset)
 
 
+@overload
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    residual: None = None,
+    *,
+    eps: float = ...,
+    out: Tensor | None = None,
+) -> Tensor: ...
+@overload
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor = ...,
+    *,
+    eps: float = ...,
+) -> tuple[Tensor, Tensor]: ...
 def layer_norm(
     x: Tensor,
     weight: Tensor | None = None,
@@ -80,7 +127,7 @@ def layer_norm(
     *,
     eps: float = 1e-5,
     out: Tensor | None = None,
-) -> Any:
+) -> Tensor | tuple[Tensor, Tensor]:
     r"""(h − μ)/√(v + eps)·weight + bias with the mean μ and variance v of a row of h.
 
     h is x, or x + residual rounded to its dtype, as for `rms_norm`. With m = mean(h) and d = h − m,
@@ -111,50 +158,7 @@ def layer_norm(
     Source: Ba, Kiros and Hinton, "Layer Normalization", arXiv:1607.06450.
     """
     if residual is None:
-        return _layer_norm((x, weight, bias), out, eps)
+        return _layer_norm.run((x, weight, bias), out, eps)
     if out is not None:
         raise ValueError(_OUT.format("layer_norm"))
-    return _layer_norm_of_sum((x, residual, weight, bias), None, eps)
-
-
-_OUT = "{}: out is given with a residual, expected one of the two"
-
-
-def _resolve_sum(function: str, resolve: Any, operands: tuple[Any, ...], *values: Any) -> Any:
-    """Resolves the normalisation of a sum, whose dtype follows from both summands' dtypes."""
-    x, residual, *others = operands
-    check_tensors(function, 2, x=x, residual=residual)
-    dtypes = NAMES.get(x.dtype, ""), NAMES.get(residual.dtype, "")
-    x, residual, of_sum = norms.summands(
-        x, residual, dtypes, lambda x, dtype: x.to(getattr(torch, dtype))
-    )
-    dtype, like = of_sum.get("dtype", "float32"), of_sum.get("like", "x")
-    return resolve((x, residual, *others), *values, dtype, like)
-
-
-def _resolve_rms_norm(operands: tuple[Any, ...], eps: Any, offset: Any) -> Any:
-    eps = check_eps("rms_norm", eps)
-    offset = check_offset("rms_norm", offset, operands[1] is not None)
-    return _of_rms_norm(operands, eps, offset)
-
-
-def _resolve_layer_norm(operands: tuple[Any, ...], eps: Any) -> Any:
-    eps = check_eps("layer_norm", eps)
-    return _of_layer_norm(operands, eps)
-
-
-def _resolve_rms_norm_of_sum(operands: tuple[Any, ...], eps: Any, offset: Any) -> Any:
-    eps = check_eps("rms_norm", eps)
-    offset = check_offset("rms_norm", offset, operands[2] is not None)
-    return _resolve_sum("rms_norm", _of_add_rms_norm, operands, eps, offset)
-
-
-def _resolve_layer_norm_of_sum(operands: tuple[Any, ...], eps: Any) -> Any:
-    eps = check_eps("layer_norm", eps)
-    return _resolve_sum("layer_norm", _of_add_layer_norm, operands, eps)
-
-
-_rms_norm = declared_entry("rms_norm", _resolve_rms_norm)
-_layer_norm = declared_entry("layer_norm", _resolve_layer_norm)
-_rms_norm_of_sum = declared_entry("rms_norm", _resolve_rms_norm_of_sum)
-_layer_norm_of_sum = declared_entry("layer_norm", _resolve_layer_norm_of_sum)
+    return _layer_norm_of_sum.run((x, residual, weight, bias), None, eps)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from bridge.catalogue import rotary as declarations
-from bridge.catalogue.rotary import Framework, run_rotary
-from bridge.torch._adapter.autocast import joined
+from bridge.catalogue.rotary import Rotary
+from bridge.torch._adapter import arrays
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 
-_TORCH = Framework(
-    declarations.rotary.torch,
-    declarations.rotary_of_pairs.torch,
-    lambda y, rest: joined((y, rest.to(y.dtype)), -1),
-)
+_rotary = Rotary(arrays)
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
@@ -50,4 +45,4 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) ->
     if is_overridden(given := (x, cos, sin)):
         return hand_over(given)  # type: ignore[no-any-return]
     check_tensors("rotary", 3, x=x, cos=cos, sin=sin)
-    return run_rotary(_TORCH, x, cos, sin, interleaved)  # type: ignore[no-any-return]
+    return _rotary.run(x, cos, sin, interleaved)  # type: ignore[no-any-return]

@@ -7,14 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge.catalogue import sinks
+from bridge.catalogue.sinks import SoftmaxWithSink
 from bridge.ops.scalars import real_number
+from bridge.torch._adapter import arrays
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.entry import fixed
-from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 
 Sink = Tensor | float | None
+
+_with_sink = SoftmaxWithSink(arrays)
 
 
 def softmax_with_sink(
@@ -40,30 +42,7 @@ def softmax_with_sink(
             device=x.device,
         )
     check_tensors(function, 2, **{"x": x, argument: sink})
-    return sinks.run_softmax(  # type: ignore[no-any-return]
-        _WITH_SINK, function, x, mask, fixed(scale), sink, causal, argument=argument, out=out
-    )
-
-
-def last_columns(x: Any) -> Any:
-    """Returns `[*rows]`, without a copy: the last column that each query sees.
-
-    None for an x that the checks refuse.
-    """
-    if not isinstance(x, Tensor) or x.dim() < 2:
-        return None
-    queries, keys = x.shape[-2:]
-    return torch.arange(keys - queries, keys, device=x.device).expand(x.shape[:-1])
-
-
-# Make the declared functions now: a first call under torch.compile could not make them.
-_WITH_SINK = sinks.Framework(
-    sinks.softmax_with_sink.torch,
-    sinks.spread.torch,
-    spec_of,
-    lambda x, shape, dtype: x.new_zeros(shape, dtype=getattr(torch, dtype)),
-    last_columns,
-)
+    return _with_sink.run(function, x, mask, fixed(scale), sink, causal, argument, out)  # type: ignore[no-any-return]
 
 
 def with_sink(

@@ -11,12 +11,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-from bridge._private.torch import (
-    constant_to_dynamo,
-    forward_ad,
-    functorch_active,
-    resolve_process_group,
-)
+from bridge._private.torch import constant_to_dynamo, forward_ad, functorch_active
+from bridge._private.torch_distributed import resolve_process_group
 from bridge.collectives import REFUSED, Signature
 from bridge.torch._collectives.groups import Ranks, agree, check_by_default, place_of, ranks_of
 

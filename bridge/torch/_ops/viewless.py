@@ -23,36 +23,11 @@ from bridge._private.torch import (
 )
 from bridge.torch._adapter.checks import check_flags
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._drop_ins.function_classes import DropIn
 
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 # A leaf in a compiled graph takes its requires_grad from this.
 _anchor = torch.empty(0, requires_grad=True)
-
-
-class MakeViewlessTensor(Function, metaclass=DropIn):
-    """`MakeViewlessTensor.apply(inp, requires_grad)`: inp without its base, differentiable.
-
-    The identity, to any order and in both modes, for any tensor, view or not. As in the original,
-    the result requires a gradient iff inp does and gradients are recorded, whatever
-    `requires_grad` says. `make_viewless_tensor(inp, requires_grad, keep_graph=True)` is the same
-    for a view.
-    """
-
-    @staticmethod
-    def apply(inp: Tensor, requires_grad: bool) -> Tensor:  # type: ignore[override]
-        """Returns a tensor with inp's memory whose `_base` is None."""
-        _check("MakeViewlessTensor", inp=inp)
-        return _with_graph(inp)
-
-    @staticmethod
-    def forward(ctx: Any, inp: Tensor, requires_grad: bool) -> Tensor:
-        return _detached(inp)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
-        return grad_output, None
 
 
 class _Identity(Function):
@@ -63,7 +38,7 @@ class _Identity(Function):
 
     @staticmethod
     def forward(ctx: Any, inp: Tensor) -> Tensor:
-        return _detached(inp)
+        return detached(inp)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
@@ -75,7 +50,7 @@ class _TransformedIdentity(Function):
 
     @staticmethod
     def forward(inp: Tensor) -> Tensor:
-        return _detached(inp)
+        return detached(inp)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -136,14 +111,14 @@ def make_viewless_tensor(inp: Tensor, requires_grad: bool, keep_graph: bool) -> 
     """
     if is_overridden((inp,)):
         return hand_over((inp,))
-    _check("make_viewless_tensor", inp=inp)
+    check_tensor("make_viewless_tensor", inp=inp)
     if inp._base is None:
         return inp
     check_flags("make_viewless_tensor", requires_grad=requires_grad, keep_graph=keep_graph)
-    return _with_graph(inp) if keep_graph else _leaf(inp, requires_grad)
+    return with_graph(inp) if keep_graph else _leaf(inp, requires_grad)
 
 
-def _check(function: str, /, **tensors: Any) -> None:
+def check_tensor(function: str, /, **tensors: Any) -> None:
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise TypeError(
@@ -151,7 +126,7 @@ def _check(function: str, /, **tensors: Any) -> None:
             )
 
 
-def _with_graph(inp: Tensor) -> Tensor:
+def with_graph(inp: Tensor) -> Tensor:
     transformed = functorch_active()
     if _is_dynamo_compiling():
         # Dynamo would trace a Function without a jvp as its forward and lose the tangents.
@@ -166,11 +141,11 @@ def _leaf(inp: Tensor, requires_grad: bool) -> Tensor:
     if _is_dynamo_compiling():
         leaf = inp.detach()
         return _TracedLeaf.apply(leaf, _anchor) if requires_grad else leaf
-    leaf = _detached(inp)
+    leaf = detached(inp)
     return leaf.requires_grad_() if requires_grad else leaf
 
 
-def _detached(inp: Tensor) -> Tensor:
+def detached(inp: Tensor) -> Tensor:
     if type(inp) is Tensor:
         return inp.detach()
     # as_subclass restores the class of a subclass without __torch_dispatch__, but makes a view.
@@ -213,6 +188,6 @@ def safely_set_viewless_tensor_data(tensor: Tensor, new_data_tensor: Tensor) -> 
       TypeError: one of the two is not a tensor.
       AssertionError: `tensor` is a view, so its base would stay in memory.
     """
-    _check("safely_set_viewless_tensor_data", tensor=tensor, new_data_tensor=new_data_tensor)
+    check_tensor("safely_set_viewless_tensor_data", tensor=tensor, new_data_tensor=new_data_tensor)
     assert_viewless_tensor(tensor, f"The new data has shape {_shape_of(new_data_tensor)}.")
     tensor.data = new_data_tensor

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from bridge._private.torch import replicates_plain_tensors
+from bridge._private.torch_distributed import replicates_plain_tensors
 from bridge.ops.splitting import without
 from bridge.torch._sharded.split import Split
 

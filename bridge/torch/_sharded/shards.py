@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge._private.torch import all_to_all_single, wait_tensor
+from bridge._private.torch_distributed import all_to_all_single, wait_tensor
 from bridge.ops.parts import Part, call_on_part
 from bridge.ops.sums import sum_of_rows
 from bridge.torch._adapter.autocast import joined

@@ -11,7 +11,7 @@ from torch.autograd import Function
 from bridge import lang as bl
 from bridge.catalogue import norms
 from bridge.catalogue.declaration import declared, named
-from bridge.catalogue.norms import check_eps, check_offset
+from bridge.catalogue.norms import RMS_CHECKS
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._drop_ins.liger.norm_classes import LigerRMSNorm, check_mode
@@ -87,8 +87,8 @@ class LigerModulatedRMSNormFunction(Function, metaclass=DropIn):
             scale.reshape(per_sample, 1, *d),
             W,
             None if shift is None else shift.reshape(per_sample, 1, *d),
-            eps=check_eps(name, eps),
-            offset=0.0 if W is None else check_offset(name, offset, True),
+            eps=RMS_CHECKS["eps"](name, "eps", eps),
+            offset=0.0 if W is None else RMS_CHECKS["offset"](name, "offset", offset),
         )
         return y.reshape(X.shape)  # type: ignore[no-any-return]
 

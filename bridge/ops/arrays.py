@@ -1,0 +1,44 @@
+"""The functions of arrays that a composition of ops needs, the same in both frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from bridge.ops.definition import Spec
+
+
+class Arrays(Protocol):
+    """The interface of bridge/torch/_adapter/arrays.py and bridge/jax/_adapter/arrays.py."""
+
+    def entry(self, op: Any, name: str = "") -> Any:
+        """Returns an object whose run(operands, out, *static) computes a declared op.
+
+        Args:
+          name: the public function's name in messages, in place of the declaration's.
+        """
+
+    def known(self, name: str, expected: str, /, **values: Any) -> None:
+        """Raises TypeError for a traced argument of the function `name`."""
+
+    def checked(self, name: str, required: int, /, **arrays: Any) -> tuple[Any, ...]:
+        """Returns the arguments as arrays; all after the first `required` may be None.
+
+        Raises:
+          TypeError, ValueError: an argument is not an array; `name` is the function in messages.
+        """
+
+    def spec_of(self, array: Any) -> Spec:
+        """Returns shape and dtype."""
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        """Returns x in another dtype."""
+
+    def concatenated(self, first: Any, second: Any) -> Any:
+        """Joins two arrays along the last dimension, in the dtype of the first."""
+
+    def zeros(self, like: Any, shape: Sequence[int], dtype: str) -> Any:
+        """Returns zeros on the device of `like`."""
+
+    def last_columns(self, x: Any) -> Any:
+        """Returns `[*rows]`: the last column that each row of x sees causally."""

@@ -1,0 +1,49 @@
+"""Functions of tensors for compositions that both frameworks share.
+
+bridge/jax/_adapter/arrays.py has the same for JAX; `bridge.ops.arrays` describes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge.torch._adapter.autocast import joined
+from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.declared import DeclaredEntry
+from bridge.torch._adapter.kernels import spec_of
+
+__all__ = ["cast", "checked", "concatenated", "entry", "known", "last_columns", "spec_of", "zeros"]
+
+
+def entry(op: Any, name: str = "") -> DeclaredEntry:
+    return DeclaredEntry(op, name)
+
+
+def known(name: str, expected: str, /, **values: Any) -> None:
+    """Torch traces numbers as numbers."""
+
+
+def checked(name: str, required: int, /, **tensors: Any) -> tuple[Any, ...]:
+    check_tensors(name, required, **tensors)
+    return tuple(tensors.values())
+
+
+def cast(x: Tensor, dtype: str) -> Tensor:
+    return x.to(getattr(torch, dtype))
+
+
+def concatenated(first: Tensor, second: Tensor) -> Tensor:
+    return joined((first, second.to(first.dtype)), -1)  # type: ignore[no-any-return]
+
+
+def zeros(like: Tensor, shape: Sequence[int], dtype: str) -> Tensor:
+    return like.new_zeros(shape, dtype=getattr(torch, dtype))
+
+
+def last_columns(x: Tensor) -> Tensor:
+    queries, keys = x.shape[-2:]
+    return torch.arange(keys - queries, keys, device=x.device).expand(x.shape[:-1])
