@@ -5,7 +5,7 @@ python cmake/write_ahead_of_time.py FOLDER cuda all|few
 
 FOLDER gets program_<number>.cpp for each program, which is compiled for each instruction set, and
 ahead_of_time_programs.cpp, the table of programs. The instruction sets have the names of
-cpp/CMakeLists.txt, the strongest first; `none` stands for a set that is left out. For CUDA, FOLDER
+cpp/CMakeLists.txt, the strongest first; `none:v3` stands for a set without generated kernels. For CUDA, FOLDER
 gets <digest>.cu for each program, and an index with the data that bridge/generated/built_kernels.py
 needs; with `few` for the two shortest programs only. A file with unchanged contents is not written
 again. The package is read from the source tree, because its native module does not exist yet.
@@ -25,7 +25,7 @@ package = types.ModuleType("bridge")
 package.__path__ = [str(Path(__file__).resolve().parent.parent / "bridge")]
 sys.modules |= {"bridge": package, "bridge._native": types.ModuleType("bridge._native")}
 
-from bridge.catalogue.ahead_of_time import cuda_requests, requests  # noqa: E402
+from bridge.catalogue.ahead_of_time import cuda_requests, hand_written, requests  # noqa: E402
 from bridge.generated.built_kernels import INDEX  # noqa: E402
 from bridge.generated.requests import Request  # noqa: E402
 from bridge.lang.emission.cpu import source_of  # noqa: E402
@@ -49,25 +49,34 @@ def program(number: int, request: Request) -> str:
     return machine + _END.format(number=number)
 
 
-def table(requests: list[Request], isas: list[str]) -> str:
+def table(generated: list[Request], isas: list[str]) -> str:
     lines = ['#include "generated/cpu/ahead_of_time.h"']
     lines += ['#include "ops/softmax/softmax_machine.h"', "", "namespace bridge {", ""]
-    for isa in filter("none".__ne__, isas):
+    for isa in isas:
+        if ":" in isa:
+            continue
         lines.append(f"namespace {isa} {{")
         lines += [
-            f"extern const interpreter::MachineTable program_{i};" for i in range(len(requests))
+            f"extern const interpreter::MachineTable program_{i};" for i in range(len(generated))
         ]
         lines += [f"}}  // namespace {isa}", ""]
     lines += ["namespace interpreter {", "namespace {", ""]
+    programs: list[tuple[Request, list[int], list[str]]] = []
+    if any(":" not in isa for isa in isas):
+        for number, request in enumerate(generated):
+            tables = ["nullptr" if ":" in isa else f"&{isa}::program_{number}" for isa in isas]
+            programs.append((request, request.free(), tables))
+    for kernel, request, parameters in hand_written():
+        names = [isa.removeprefix("none:") for isa in isas]
+        tables = [f"&{isa}::softmax_machines.{kernel}" for isa in names]
+        programs.append((request, list(range(parameters)), tables))
     rows = []
-    for number, request in enumerate(requests):
+    for number, (request, free, tables) in enumerate(programs):
         words, dtypes = request.words(), request.dtype_numbers()
         numbers = memoryview(words).cast("i").tolist()
         lines.append(f"const int32_t kWords{number}[] = {{{', '.join(map(str, numbers))}}};")
         lines.append(f"const int32_t kDtypes{number}[] = {{{', '.join(map(str, dtypes))}}};")
-        free = request.free()
         lines.append(f"const int32_t kFree{number}[] = {{{', '.join(map(str, [*free, 0]))}}};")
-        tables = ["nullptr" if isa == "none" else f"&{isa}::program_{number}" for isa in isas]
         rows.append(
             f"    {{kWords{number}, {len(numbers)}, kDtypes{number}, kFree{number}, {len(free)}, "
             f"{{{', '.join(tables)}}}}},  // {request.program.name}"
@@ -81,13 +90,14 @@ def table(requests: list[Request], isas: list[str]) -> str:
         "}  // namespace",
         "",
     ]
-    body = f"return {{kPrograms, {len(requests)}}};"
+    body = f"return {{kPrograms, {len(programs)}}};"
     lines += [f"AheadOfTimePrograms ahead_of_time_programs() {{ {body} }}", ""]
     return "\n".join([*lines, "}  // namespace interpreter", "}  // namespace bridge", ""])
 
 
 def cpu_files(isas: list[str]) -> dict[str, str]:
-    found = list(requests())
+    is_compiled = any(":" not in isa for isa in isas)
+    found = list(requests()) if is_compiled else []
     files = {f"program_{number}.cpp": program(number, each) for number, each in enumerate(found)}
     return files | {"ahead_of_time_programs.cpp": table(found, isas)}
 

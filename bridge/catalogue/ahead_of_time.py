@@ -8,7 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.catalogue import bias_dropout_add, bias_gelu, cross_entropy, gates, norms
+from bridge.catalogue.softmax_programs import jacobian_program, softmax_program
 from bridge.generated.requests import Request
+from bridge.lang import codes
+from bridge.lang.program import is_parameter
+from bridge.ops.dtypes import FLOATING
+from bridge.ops.program_params import ProgramParams
 from bridge.ops.traced import Traced, traced
 from bridge.ops.usual_programs import requests_towards, usual_requests
 
@@ -65,6 +70,29 @@ ON_CUDA = (
     "bias_dropout_add",
     "cross_entropy",
 )
+
+
+def hand_written() -> Iterator[tuple[str, Request, int]]:
+    """Yields the programs with kernels written by hand.
+
+    With each comes the kernel's name in C++, and the number of its parameters. These are the first
+    constants of the bytecode; other constants must be the program's.
+
+    Measured against generated kernels, these are faster (docs/architecture.md).
+    """
+    for dtype, has_last in itertools.product(FLOATING, (False, True)):
+        last = ("int64",) * has_last
+        for has_mask in (False, True):
+            params = softmax_program(1.0, dtype, (has_mask, has_last))
+            dtypes = (dtype, *("bool",) * has_mask, *last, dtype)
+            yield "softmax", *_request(params, dtypes)
+        params = jacobian_program(1.0, dtype, has_last)
+        yield "jacobian", *_request(params, (dtype, dtype, *last, dtype))
+
+
+def _request(params: ProgramParams, dtypes: tuple[str, ...]) -> tuple[Request, int]:
+    program = codes.parse(params.code).program
+    return Request(program, params.arithmetic, dtypes), sum(map(is_parameter, program.nodes))
 
 
 def requests() -> Iterator[Request]:

@@ -94,7 +94,7 @@ def _unless(hidden: Any | None, instead: float, value: Any) -> Any:
     return value if hidden is None else functions.where(hidden, instead, value)
 
 
-def _softmax(
+def softmax(
     x: roles.Full,
     mask: roles.Mask | None = None,
     last: roles.PerRow[int] | None = None,
@@ -158,7 +158,7 @@ def _inverse(power: Any, dtype: str) -> tuple[Any, Any]:
     return high, high * (lacking if rest is None else lacking - rest * high)
 
 
-def _jacobian(
+def softmax_jacobian(
     u: roles.Full, v: roles.Full, last: roles.PerRow[int] | None = None, *, scale: float
 ) -> Any:
     is_zero, hidden = u == 0.0, _hidden(None, last)
@@ -168,7 +168,7 @@ def _jacobian(
     return functions.where(nothing, 0.0, scale * (u * (v - dot)))
 
 
-def _derivative(
+def softmax_derivative(
     u: roles.Full,
     v: roles.Full,
     w: roles.Full,
@@ -192,14 +192,14 @@ def _derivative(
 def softmax_program(scale: float, dtype: str, present: tuple[bool, bool]) -> ProgramParams:
     """Returns the call on x and those of mask and last that are present."""
     static = {"scale": Scale.of(scale, dtype), "dtype": dtype}
-    return _params(_softmax, (True, *present), static, dtype, ("softmax", scale, present[1]))
+    return _params(softmax, (True, *present), static, dtype, ("softmax", scale, present[1]))
 
 
 @functools.lru_cache(maxsize=1024)
 def jacobian_program(scale: float, dtype: str, has_last: bool) -> ProgramParams:
     """Returns the call on u, v and perhaps last for scale·u(v − ⟨u,v⟩), which is 0 where u is."""
     static = {"scale": _factor(scale, dtype)}
-    return _params(_jacobian, (True, True, has_last), static, dtype, ("jacobian", scale, has_last))
+    return _params(softmax_jacobian, (True, True, has_last), static, dtype, ("jacobian", scale, has_last))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -221,7 +221,7 @@ def derivative_program(
         (True, True, True, has_last),
         ("derivative", scale, has_last, product, *factors),
     )
-    return _params(_derivative, present, static, dtype, place)
+    return _params(softmax_derivative, present, static, dtype, place)
 
 
 def _params(

@@ -209,8 +209,8 @@ bool is_light(const View& view) {
 
 // Requests huge pages for large results in new memory, which is no operand's. Returns one bit for
 // each result to be written past the caches (huge_pages.h).
-uint32_t prepare_results(const MachineTable& machine, const View& view,
-                         const bridge_program& call, const Counts& counts) {
+uint32_t prepare_results(const MachineTable& machine, const View& view, const bridge_program& call,
+                         const Counts& counts) {
   uint32_t streamed = 0;
   for (int32_t i = 0; i < call.results; ++i) {
     const bridge_program_array& array = call.result[i];
@@ -224,7 +224,8 @@ uint32_t prepare_results(const MachineTable& machine, const View& view,
       is_operand = is_operand || call.operand[o].data == array.data;
     if (is_operand || !is_dense(array, call, cols)) continue;
     prefer_huge_pages(array.data, bytes);
-    if (is_streamed(array.data, bytes) && (machine.is_light || is_light(view))) streamed |= uint32_t{1} << i;
+    if (is_streamed(array.data, bytes) && (machine.is_light || is_light(view)))
+      streamed |= uint32_t{1} << i;
   }
   return streamed;
 }

@@ -7,10 +7,11 @@ from typing import Any
 import jax
 
 from bridge.catalogue.softmax import MASK_DTYPES, MASK_EXPECTED, check_scale, forward_params
+from bridge.jax._adapter import arrays
 from bridge.jax._adapter.arguments import as_array_like, as_arrays, compiled_for, refuse_traced
 from bridge.jax._adapter.avals import spec_of
 from bridge.jax._adapter.primitive import call
-from bridge.jax._ops.sinks import last_columns, softmax_with_sink
+from bridge.jax._ops.sinks import softmax_with_sink
 from bridge.ops import PROGRAM
 
 ArrayLike = jax.typing.ArrayLike
@@ -151,7 +152,7 @@ def _compiled(function: str, scale: float, causal: bool) -> Any:
     def run(x: Any, mask: Any) -> jax.Array:
         x, mask = as_arrays(x, mask)
         params = forward_params(function, spec_of(x), spec_of(mask), scale, causal=causal)
-        given = (x, mask, last_columns(x) if causal else None)
+        given = (x, mask, arrays.last_columns(x) if causal else None)
         operands = tuple([operand for operand in given if operand is not None])
         return call(PROGRAM, operands, params)[0]
 

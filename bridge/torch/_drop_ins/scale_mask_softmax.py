@@ -14,9 +14,10 @@ from bridge.catalogue.softmax import check_scale, check_softmax
 from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._drop_ins.function_classes import DropIn
-from bridge.torch._ops.sinks import last_columns, softmax_with_sink
+from bridge.torch._ops.sinks import softmax_with_sink
 from bridge.torch._ops.softmax import (
     forward_entry,
+    last_columns,
     scaled_causal_softmax,
     scaled_masked_softmax,
     scaled_softmax,

@@ -88,7 +88,7 @@ struct Op {
                                size_t bytes, void* stream);
 };
 
-constexpr size_t kOpCount = 3;
+constexpr size_t kOpCount = 1;
 extern const Op* const kOps[kOpCount];
 
 // Returns the op of this name; nullptr if there is none.

@@ -7,9 +7,9 @@
 
 namespace bridge::bindings {
 
-extern const Op kSoftmax, kSoftmaxDerivative, kProgram;
+extern const Op kProgram;
 
-const Op* const kOps[kOpCount] = {&kSoftmax, &kSoftmaxDerivative, &kProgram};
+const Op* const kOps[kOpCount] = {&kProgram};
 
 const Op* find_op(const char* name) {
   for (const Op* op : kOps) {

@@ -91,7 +91,6 @@ std::unique_ptr<Entry> entry_of(const View& view, const int32_t* words, int64_t 
       hash_of(words, count), ProgramKey(view, words, count, dtypes, std::move(free)), machine});
 }
 
-#ifdef BRIDGE_HOT
 // Adds the programs compiled ahead of time, before the first call; false if memory runs out.
 const bool has_hot = [] {
   try {
@@ -112,7 +111,6 @@ const bool has_hot = [] {
   }
   return true;
 }();
-#endif
 
 }  // namespace
 

@@ -30,10 +30,10 @@ constexpr int kMostOperands = 4;
 struct Memory {
   void* buffer;
   int64_t buffered_cols;
-  char* row[kMostOperands + 1];  // of the operands, then of the result; null for adjacent elements
+  char* row[kMostOperands + 1] =
+      {};  // of the operands, then of the result; null for adjacent elements
 
-  Memory(MemoryParts& parts, const View&, const bridge_program& call, int64_t,
-         const ColumnSplit&) {
+  Memory(MemoryParts& parts, const View&, const bridge_program& call, int64_t, const ColumnSplit&) {
     const int64_t real_bytes = interpreter::is_double(call) ? 8 : 4;
     buffered_cols = smaller(round_up(call.cols), kBufferBytes / real_bytes);
     buffer = parts.take<char>(buffered_cols * real_bytes);
@@ -56,14 +56,33 @@ double parameter(const View& view, int i) {
   return number;
 }
 
-template <class Real>
-math::SoftmaxScale<Real> scale_of(const View& view, bool is_for_16_bits) {
-  math::SoftmaxScale<Real> scale{static_cast<Real>(parameter(view, 0)),
-                                 static_cast<Real>(parameter(view, 1)), Real(0), Real(-1)};
-  if (is_for_16_bits) return scale;
-  scale.rate_low = static_cast<Real>(parameter(view, 2));
-  scale.floor = static_cast<Real>(parameter(view, 3));
+// The scale of a call, in the form of math::softmax_scale.
+template <class Precision, class Real = typename Precision::real>
+math::SoftmaxScale<Real> scale_of(const View& view) {
+  auto scale = math::softmax_scale<Precision>(0.0);
+  scale.half = static_cast<Real>(parameter(view, 0));
+  scale.rate = static_cast<Real>(parameter(view, 1));
+  if constexpr (!math::is_for_16_bits<Precision>) {
+    scale.rate_low = static_cast<Real>(parameter(view, 2));
+    scale.floor = static_cast<Real>(parameter(view, 3));
+  }
   return scale;
+}
+
+void set_scale(const View& view, int32_t dtype, SoftmaxRun* run) {
+  switch (dtype) {
+    case BRIDGE_FLOAT16:
+      run->scale = scale_of<math::SingleForFloat16>(view);
+      break;
+    case BRIDGE_BFLOAT16:
+      run->scale = scale_of<math::SingleForBfloat16>(view);
+      break;
+    case BRIDGE_FLOAT32:
+      run->scale = scale_of<math::Single>(view);
+      break;
+    default:
+      run->scale_double = scale_of<math::Double>(view);
+  }
 }
 
 class Caller {
@@ -122,15 +141,12 @@ class Caller {
   Position here_{call_};
 };
 
-void run_softmax(const View& view, const bridge_program& call, const Rows& rows,
-                 const ColumnSplit&, void* scratch) {
+void run_softmax(const View& view, const bridge_program& call, const Rows& rows, const ColumnSplit&,
+                 void* scratch) {
   Caller caller(view, call, rows, MemoryParts(scratch));
   const int32_t dtype = call.operand[0].dtype;
   SoftmaxRun run{};
-  if (dtype == BRIDGE_FLOAT64)
-    run.scale_double = scale_of<double>(view, false);
-  else
-    run.scale = scale_of<float>(view, dtype != BRIDGE_FLOAT32);
+  set_scale(view, dtype, &run);
   run.buffer = caller.memory().buffer;
   run.buffered_cols = caller.memory().buffered_cols;
   const interpreter::Counts counts = interpreter::counts_of(call);
