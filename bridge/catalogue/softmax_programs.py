@@ -199,7 +199,9 @@ def softmax_program(scale: float, dtype: str, present: tuple[bool, bool]) -> Pro
 def jacobian_program(scale: float, dtype: str, has_last: bool) -> ProgramParams:
     """Returns the call on u, v and perhaps last for scale·u(v − ⟨u,v⟩), which is 0 where u is."""
     static = {"scale": _factor(scale, dtype)}
-    return _params(softmax_jacobian, (True, True, has_last), static, dtype, ("jacobian", scale, has_last))
+    return _params(
+        softmax_jacobian, (True, True, has_last), static, dtype, ("jacobian", scale, has_last)
+    )
 
 
 @functools.lru_cache(maxsize=1024)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bridge.catalogue.softmax import backward_params, forward_params
 from bridge.ops import PROGRAM
 from bridge.torch._adapter import arrays
+from bridge.torch._adapter.autograd import is_watched
 from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.entry import entry
 from bridge.torch._adapter.kernels import spec_of
@@ -169,7 +172,18 @@ def scaled_softmax_backward(
 
 def last_columns(x: Any) -> Any:
     """Returns the last column that each query sees; None for an x that the checks refuse."""
-    return arrays.last_columns(x) if isinstance(x, Tensor) and x.dim() > 1 else None
+    if not isinstance(x, Tensor) or x.dim() < 2:
+        return None
+    # A tiny call would wait for it. A GPU's memory may belong to the graph of a capture.
+    if type(x) is Tensor and x.device.type == "cpu" and not is_watched((x,)):
+        return _last_columns(x.shape)
+    return arrays.last_columns(x)
+
+
+@functools.lru_cache(maxsize=64)
+def _last_columns(shape: torch.Size) -> Tensor:
+    with torch.inference_mode(mode=False):
+        return arrays.last_columns(torch.empty(()).expand(shape))
 
 
 def forward_entry(function: str, *, masked: bool = False, causal: bool = False) -> Any:

@@ -3,7 +3,6 @@
 #include "ops/softmax/softmax_machine.h"
 
 #include "cpu/tile.h"
-#include "drivers/dtypes.h"
 #include "ops/softmax/softmax_kernel.h"
 #include "program/interpreter.h"
 #include "tiles/memory_parts.h"
@@ -20,6 +19,7 @@ using interpreter::View;
 
 // The powers of a longer row are computed twice: this much stays in the second-level cache.
 constexpr int64_t kBufferBytes = int64_t{1} << 20;
+constexpr int64_t kLeastBuffered = 64;  // keys are made in blocks
 // The next rows are prefetched, except rows of arrays that caches have anyway, and rows that would
 // evict the current one.
 constexpr int64_t kLeastFetched = int64_t{1} << 21, kMostFetchedCols = 16384;
@@ -33,11 +33,14 @@ struct Memory {
   char* row[kMostOperands + 1] =
       {};  // of the operands, then of the result; null for adjacent elements
 
-  Memory(MemoryParts& parts, const View&, const bridge_program& call, int64_t, const ColumnSplit&) {
+  Memory(MemoryParts& parts, const View& view, const bridge_program& call, int64_t,
+         const ColumnSplit&) {
     const int64_t real_bytes = interpreter::is_double(call) ? 8 : 4;
     buffered_cols = smaller(round_up(call.cols), kBufferBytes / real_bytes);
+    if (buffered_cols < kLeastBuffered) buffered_cols = kLeastBuffered;
     buffer = parts.take<char>(buffered_cols * real_bytes);
-    for (int32_t i = 0; i < call.operands; ++i) row[i] = row_of(parts, call, call.operand[i]);
+    for (int32_t i = 0; i < call.operands; ++i)
+      if (view.operand_role(i) != Role::label) row[i] = row_of(parts, call, call.operand[i]);
     row[kMostOperands] = row_of(parts, call, call.result[0]);
   }
 
@@ -45,7 +48,8 @@ struct Memory {
   static char* row_of(MemoryParts& parts, const bridge_program& call,
                       const bridge_program_array& array) {
     const bool is_adjacent = array.col_stride == 1 || array.col_stride == 0 || call.cols <= 1;
-    return is_adjacent ? nullptr : parts.take<char>(call.cols * dtype_bytes(array.dtype));
+    return is_adjacent ? nullptr
+                       : parts.take<char>(call.cols * interpreter::element_bytes(array.dtype));
   }
 };
 
@@ -112,7 +116,7 @@ class Caller {
 
   RunOperand operand(int32_t i) {
     const bridge_program_array& array = call_.operand[i];
-    const int64_t bytes = dtype_bytes(array.dtype);
+    const int64_t bytes = interpreter::element_bytes(array.dtype);
     if (memory_.row[i] == nullptr) return {here_.data(array), here_.row_stride(array) * bytes};
     gather(bytes, here_.data(array), array.col_stride, memory_.row[i], call_.cols);
     return {memory_.row[i], 0};
@@ -120,7 +124,7 @@ class Caller {
   RunOperand output() {
     const bridge_program_array& array = call_.result[0];
     if (char* const row = memory_.row[kMostOperands]) return {row, 0};
-    return {here_.data(array), here_.row_stride(array) * dtype_bytes(array.dtype)};
+    return {here_.data(array), here_.row_stride(array) * interpreter::element_bytes(array.dtype)};
   }
   const Memory& memory() const { return memory_; }
   bool has_last() const { return has_last_; }
@@ -129,7 +133,7 @@ class Caller {
  private:
   void scatter_result() {
     const bridge_program_array& array = call_.result[0];
-    scatter(dtype_bytes(array.dtype), memory_.row[kMostOperands], here_.data(array),
+    scatter(interpreter::element_bytes(array.dtype), memory_.row[kMostOperands], here_.data(array),
             array.col_stride, call_.cols);
   }
 
