@@ -153,7 +153,8 @@ const char* enqueue_sums(const Call& call, const bridge_program_array& result, c
       rest /= call.call.size[e];
     }
     const columns::Array output{
-        static_cast<char*>(result.data) + offset * dtype_bytes(result.dtype), result.dtype, stride};
+        static_cast<char*>(result.data) + offset * element_bytes(result.dtype), result.dtype,
+        stride};
     const char* error =
         enqueue_sums(call, together, output, values + group * step, workspace, stream);
     if (error != nullptr) return error;

@@ -6,8 +6,6 @@
 namespace bridge::interpreter {
 namespace {
 
-bool is_floating(int32_t dtype) { return dtype >= BRIDGE_FLOAT16 && dtype <= BRIDGE_FLOAT64; }
-
 bool is_dtype_of(Role role, int32_t dtype) {
   switch (role) {
     case Role::mask:

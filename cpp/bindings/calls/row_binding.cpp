@@ -79,7 +79,7 @@ bool RowBinding::check(size_t i, CallError* error) const {
     return what + ", that of " + arrays_[0].name;
   };
   if (array.kind == RowArray::mask) {
-    if (operand.dtype != kBool && operand.dtype != kUint8) {
+    if (operand.dtype != BRIDGE_BOOL && operand.dtype != BRIDGE_UINT8) {
       return wrong_dtype(array, "bool or uint8", error);
     }
     if (!broadcasts_to(operand, first)) {
@@ -183,7 +183,7 @@ void RowBinding::write(bridge_row_space* space, RowLoops* loops) const {
   for (int32_t d = 0; d < loops->dims; ++d) {
     loops->size[d] = size_[inner + d];
     for (size_t i = 0; i < count_; ++i) {
-      loops->bytes[i][d] = stride_[i][inner + d] * item_bytes(arrays_[i].array.dtype);
+      loops->bytes[i][d] = stride_[i][inner + d] * element_bytes(arrays_[i].array.dtype);
     }
   }
 }

@@ -102,7 +102,7 @@ bridge_status run(const bridge_softmax& given, const bridge_executor* executor) 
   if (kernels == nullptr) return BRIDGE_INVALID_ARGUMENT;
   if (elements == 0) return BRIDGE_OK;
   const auto kernel = kernels->of[call.dtype];
-  const int64_t bytes = dtype_bytes(call.dtype), real_bytes = bytes == 8 ? 8 : 4;
+  const int64_t bytes = element_bytes(call.dtype), real_bytes = bytes == 8 ? 8 : 4;
   SoftmaxRun shared{};
   shared.scale = single_scale(call);
   shared.scale_double = math::softmax_scale<math::Double>(call.scale);
@@ -140,7 +140,7 @@ bridge_status run(const bridge_softmax_derivative& given, const bridge_executor*
   if (elements == 0) return BRIDGE_OK;
   const auto kernel =
       call.w.data == nullptr ? kernels->jacobian[call.dtype] : kernels->derivative[call.dtype];
-  const int64_t bytes = dtype_bytes(call.dtype);
+  const int64_t bytes = element_bytes(call.dtype);
   run_rows(call, executor, [&](int64_t begin, int64_t end, bool streams) {
     SoftmaxDerivativeRun run{};
     run.streams = streams;

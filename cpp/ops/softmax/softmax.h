@@ -18,7 +18,7 @@ constexpr int32_t kSoftmaxTerms =
 
 // The operands that are there, the output last; returns how many. They point into the call.
 inline int operands_of(bridge_softmax& call, RowOperand (&operands)[4]) {
-  const int64_t bytes = dtype_bytes(call.dtype), cols = call.space.cols;
+  const int64_t bytes = element_bytes(call.dtype), cols = call.space.cols;
   int count = 0;
   operands[count++] = {"x", call.x.data, call.x.stride, cols, bytes};
   if (call.mask.data != nullptr)
@@ -29,7 +29,7 @@ inline int operands_of(bridge_softmax& call, RowOperand (&operands)[4]) {
 }
 
 inline int operands_of(bridge_softmax_derivative& call, RowOperand (&operands)[4]) {
-  const int64_t bytes = dtype_bytes(call.dtype), cols = call.space.cols;
+  const int64_t bytes = element_bytes(call.dtype), cols = call.space.cols;
   int count = 0;
   operands[count++] = {"u", call.u.data, call.u.stride, cols, bytes};
   operands[count++] = {"v", call.v.data, call.v.stride, cols, bytes};
