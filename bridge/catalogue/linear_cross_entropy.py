@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.ops.dtypes import FLOATING
-from bridge.ops.form import INTEGERS
+from bridge.lang.dtypes import FLOATING, INTEGERS
 
 # Below this many rows, reading the weight and adding to its gradient dominates the product.
 _FEWEST = 256

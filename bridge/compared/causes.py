@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bridge.compared.found import SMALL
+from bridge.lang.dtypes import OF_16_BITS
 
 if TYPE_CHECKING:
     from bridge.compared.found import Found
     from bridge.compared.state import State
-
-NARROW = {"bfloat16", "float16"}
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def _rounding(found: Found, search: State) -> Cause | None:
             names.append(str(np.dtype(eqn.params["new_dtype"])))
         names += [str(getattr(var.aval, "dtype", "")) for var in eqn.outvars]
     for name in names:
-        if name in NARROW:
+        if name in OF_16_BITS:
             return Cause(f"rounded to {name} there", True)
     return None
 

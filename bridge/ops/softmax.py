@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from bridge.lang.dtypes import FLOATING, OF_MASKS
 from bridge.ops.definition import Call, Operands, Places, Role, Spec
-from bridge.ops.dtypes import FLOATING
 from bridge.ops.op_in_parts import OpInParts
 from bridge.ops.program_params import ProgramParams
 from bridge.ops.scalars import real_number
@@ -29,9 +29,8 @@ from bridge.ops.softmax_programs import derivative_program, jacobian_program, so
 PRODUCT, TERM_U, TERM_V, TERM_W = 1, 2, 4, 8
 JACOBIAN = PRODUCT | TERM_U
 
-MASK_DTYPES = ("bool", "uint8")
 _POLARITY = "True (non-zero) hides an element"
-MASK_EXPECTED = f"{' or '.join(MASK_DTYPES)}; {_POLARITY}"
+MASK_EXPECTED = f"{' or '.join(OF_MASKS)}; {_POLARITY}"
 
 
 @dataclass(frozen=True)
@@ -443,7 +442,7 @@ def check_softmax_backward(
 
 
 def _check_mask(function: str, x: Spec, mask: Spec) -> None:
-    if mask.dtype not in MASK_DTYPES:
+    if mask.dtype not in OF_MASKS:
         raise TypeError(f"{function}: mask has dtype {mask.dtype}, expected {MASK_EXPECTED}")
     if not mask.broadcasts_to(x.shape):
         raise ValueError(

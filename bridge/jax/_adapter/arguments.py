@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bridge._private.jax import INLINE
-from bridge.ops.dtypes import FLOATING
+from bridge.lang.dtypes import FLOATING
 
 _NUMPY_LIKE = (np.ndarray, np.generic, float, int, complex)
 

@@ -25,7 +25,7 @@ from bridge.jax._adapter.arguments import (
 from bridge.jax._adapter.avals import vary_alike
 from bridge.jax._ops.cross_entropy import checked_options, losses_of, reduce
 from bridge.jax._ops.labels import as_signed, check_ignored, check_labels
-from bridge.ops.form import INTEGERS
+from bridge.lang.dtypes import INTEGERS
 from bridge.ops.scalars import whole_number
 
 ArrayLike = jax.typing.ArrayLike
