@@ -11,8 +11,8 @@ from typing import Any
 from bridge import lang as bl
 from bridge.catalogue import checks
 from bridge.catalogue.declaration import declared, named
+from bridge.lang.dtypes import FLOATING, promote
 from bridge.ops.arrays import Arrays
-from bridge.ops.dtypes import FLOATING, promote
 
 RMS_CHECKS = {"eps": checks.eps, "offset": checks.finite}
 _NEEDS = {"offset": "weight"}

@@ -7,8 +7,8 @@ from typing import Any
 
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared
+from bridge.lang.dtypes import FLOATING
 from bridge.ops.arrays import Arrays
-from bridge.ops.dtypes import FLOATING
 from bridge.ops.scalars import LARGEST_FLOAT32
 from bridge.ops.softmax import check_softmax
 

@@ -20,9 +20,9 @@ from bridge.jax._adapter.avals import spec_of
 from bridge.jax._adapter.integers import as_integer, words
 from bridge.jax._adapter.primitive import call
 from bridge.lang import roles
+from bridge.lang.dtypes import FLOATING, promote
 from bridge.lang.tracing import HasDeclaration
 from bridge.ops import PROGRAM
-from bridge.ops.dtypes import FLOATING, promote
 from bridge.ops.form import check_operands, dtypes_of_role
 from bridge.ops.traced import Traced, function_of, traced
 
