@@ -136,7 +136,17 @@ class Recorder(TorchDispatchMode):
         parents = self._parents(tensors)
         if name in RANDOM and line is not None and line not in self.recording.random:
             self.recording.random.append(line)
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except RuntimeError as error:
+            narrow = [t for t in tensors if self.is_wide and t.dtype is torch.float32]
+            if not narrow or len({t.dtype for t in tensors}) < 2:
+                raise
+            raise ValueError(
+                f"torch_model takes a float32 tensor of shape {tuple(narrow[0].shape)} at "
+                f"{line.source if line else name}; compare runs the model in float64 and finds "
+                "tensors in modules, closures and global variables: hold this one in a buffer"
+            ) from error
         module, kind = self.module.current()
         place = Place(line, module, kind)
         if self.node:
