@@ -482,6 +482,26 @@ DECLARED = (
         keyword="dropped",
     ),
     Fault(
+        "declared ops: a program of a later version is read as one of today",
+        "bridge/lang/codes.py",
+        "if version > VERSION:",
+        "if version > VERSION + 1:",
+        tests="tests/exported/test_exported.py::test_a_later_version_is_named",
+    ),
+    Fault(
+        "declared ops: two dtypes have each other's number",
+        "bridge/lang/dtypes.py",
+        """\
+    "int8": Dtype("int8_t", 1),
+    "int16": Dtype("int16_t", 2),
+""",
+        """\
+    "int16": Dtype("int16_t", 2),
+    "int8": Dtype("int8_t", 1),
+""",
+        tests="tests/test_tables.py::test_numbers_of_dtypes",
+    ),
+    Fault(
         "declared ops: parts of the columns count them from 0",
         "bridge/lang/stages.py",
         'return builder.apply("add", column, builder.operand(first, 0, 0, "int"))',
