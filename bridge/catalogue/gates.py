@@ -99,6 +99,7 @@ def paired_glu(
 
 # The ops for separate gate and up, for both packed in halves, and for both packed in pairs.
 FORMS = (glu, packed_glu, paired_glu)
+OPERANDS = ("gate", "up", "bias", "weight")  # the operands of the public functions
 
 
 # These split a packed bias. A framework's own slices would not do: their gradient joins or adds

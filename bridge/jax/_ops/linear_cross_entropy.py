@@ -23,7 +23,7 @@ from bridge.jax._adapter.arguments import (
     refuse_traced,
 )
 from bridge.jax._adapter.avals import vary_alike
-from bridge.jax._ops.cross_entropy import checked_options, losses_of, reduce
+from bridge.jax._ops.cross_entropy import cross_entropies
 from bridge.jax._ops.labels import as_signed, check_ignored, check_labels
 from bridge.lang.dtypes import INTEGERS
 from bridge.ops.scalars import whole_number
@@ -79,7 +79,9 @@ def linear_cross_entropy(
     gradients in the forward pass: Hsu et al., "Liger Kernel", arXiv:2410.10989.
     """
     refuse_traced(_NAME, "chunk", chunk)
-    options = checked_options(_NAME, reduction, ignore_index, label_smoothing, z_loss, softcap)
+    options = cross_entropies.options(
+        _NAME, reduction, ignore_index, label_smoothing, z_loss, softcap
+    )
     arrays: Any = as_arrays(
         *as_array_likes(_NAME, 2, hidden=hidden, weight=weight, bias=bias),
         as_array_like(_NAME, "labels", labels, INTEGERS, f"one of {', '.join(INTEGERS)}"),
@@ -167,14 +169,16 @@ def _losses(options: Options, hidden: Any, weight: Any, bias: Any, labels: Any) 
 
     @jax.checkpoint
     def of_chunk(hidden: Any, labels: Any) -> Any:
-        return losses_of(_linear(hidden, weight, bias), labels, options)
+        return cross_entropies.of_rows((_linear(hidden, weight, bias), labels), options)
 
     return lax.map(lambda part: of_chunk(*part), (hidden, labels))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _reduced(options: Options, hidden: Any, weight: Any, bias: Any, labels: Any) -> Any:
-    return reduce(options.reduction, *_losses(options, hidden, weight, bias, labels))
+    return cross_entropies.reduced(
+        options.reduction, *_losses(options, hidden, weight, bias, labels)
+    )
 
 
 @functools.partial(_reduced.defjvp, symbolic_zeros=True)
@@ -194,7 +198,8 @@ def _reduced_jvp(options: Options, primals: Any, tangents: Any) -> Any:
     def of_chunk(added: Any, part: Any) -> Any:
         hidden, labels = part
         found, pull = jax.vjp(
-            lambda logits: losses_of(logits, labels, options), _linear(hidden, weight, bias)
+            lambda logits: cross_entropies.of_rows((logits, labels), options),
+            _linear(hidden, weight, bias),
         )
         shares = [jnp.full_like(found[0], share), *map(jnp.zeros_like, found[1:])]
         (d,) = pull(type(found)(vary_alike([*shares, *found])[: len(found)]))
@@ -219,4 +224,4 @@ def _reduced_jvp(options: Options, primals: Any, tangents: Any) -> Any:
     change = change / share
     if options.reduction == "mean":  # divide last: 16 bits may not hold the share of a row
         change = change / jnp.maximum(jnp.sum(found[1]), 1)
-    return reduce(options.reduction, *found), change
+    return cross_entropies.reduced(options.reduction, *found), change

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from bridge.torch._adapter.autocast import joined
 from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._adapter.declared import DeclaredEntry
+from bridge.torch._adapter.declared import DeclaredFunction
 from bridge.torch._adapter.kernels import spec_of
 
 __all__ = ["cast", "checked", "concatenated", "entry", "known", "last_columns", "spec_of", "zeros"]
 
 
-def entry(op: Any, name: str = "") -> DeclaredEntry:
-    return DeclaredEntry(op, name)
+def entry(op: Any, name: str = "") -> DeclaredFunction:
+    return DeclaredFunction(op, name) if name else op.entry("torch")  # type: ignore[no-any-return]
 
 
 def known(name: str, expected: str, /, **values: Any) -> None:

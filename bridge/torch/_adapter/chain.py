@@ -3,25 +3,52 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from bridge.torch._adapter.autograd import Plan
+from bridge.ops import PROGRAM
+from bridge.torch._adapter.autograd import Plan, plan_of
 from bridge.torch._adapter.autograd_functions import named
-from bridge.torch._adapter.kernels import Results
+from bridge.torch._adapter.declared import DeclaredEntry
+from bridge.torch._adapter.kernels import Results, dtypes_of
 
 
-def chained(first: Plan, second_of: Callable[[Results], Plan], operands: tuple[Any, ...]) -> Any:
-    """Returns the only result of a second call on all results of a first call.
+class Chain:
+    """An op of rows and the op that reduces all its results, recorded as one node.
 
-    For a tiny call, a node costs more than both kernels. Requirements: `first.native` says that
-    autograd records a call on the operands (`recorded`); and the derivatives of the second call do
-    not depend on the first's results that change with the operands, because autograd treats saved
-    results as constants.
+    For a tiny call, a node costs more than both kernels. The derivatives of the reduction must not
+    depend on results that change with the operands, because autograd treats saved results as
+    constants.
     """
-    return _apply(first.name)(first, second_of, *operands)
+
+    def __init__(self, rows: DeclaredEntry, reduction: DeclaredEntry) -> None:
+        self.rows, self._reduction = rows, reduction
+        self._plans: dict[Any, Plan] = {}  # key: the dtype of the first result
+
+    def run(self, operands: tuple[Any, ...], *values: Any) -> Any:
+        """Returns the result of a known call that autograd records; None for any other call.
+
+        The results of rows must have one dimension.
+        """
+        if not (getattr(operands[0], "requires_grad", False) and torch.is_grad_enabled()):
+            return None
+        plan = self.rows.recorded(operands, *values)
+        if plan is None:
+            return None
+        try:
+            return _apply(plan.name)(plan, self._plan_of, *operands)
+        except ValueError:  # wrong shapes: the checks of another call raise a better message
+            return None
+
+    def _plan_of(self, found: Results) -> Plan:
+        """Returns the plan that reduces such results."""
+        key = found[0].dtype  # type: ignore[union-attr]
+        if key not in self._plans:
+            params = self._reduction.prepare(*found)
+            name = self._reduction.name
+            self._plans[key] = plan_of(PROGRAM, params, dtypes_of(found), name)
+        return self._plans[key]
 
 
 @functools.cache

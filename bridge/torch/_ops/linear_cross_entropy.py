@@ -15,7 +15,7 @@ from bridge._private.torch import (
     is_exporting,
     is_old_batched,
 )
-from bridge.catalogue.cross_entropy import Options
+from bridge.catalogue.cross_entropy import Options, options_of
 from bridge.catalogue.linear_cross_entropy import check_dtypes, check_shapes, chunk_rows
 from bridge.ops.scalars import whole_number
 from bridge.torch._adapter.autocast import cast
@@ -27,8 +27,8 @@ from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.kernels import dtype_word, is_unguarded
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._adapter.recomputed import recomputed
-from bridge.torch._ops.cross_entropy import losses_and_gradient, losses_of, reduce
-from bridge.torch._ops.labels import as_signed, check_labels
+from bridge.torch._ops.cross_entropy import cross_entropies
+from bridge.torch._ops.labels import check_labels, readable
 
 _NAME = "linear_cross_entropy"
 
@@ -80,10 +80,9 @@ def linear_cross_entropy(
     if is_overridden(given := (hidden, weight, labels, bias)):
         return hand_over(given)  # type: ignore[no-any-return]
     numbers = map(fixed, (ignore_index, label_smoothing, z_loss, softcap))
-    options = Options.of(_NAME, reduction, *numbers)
+    options = options_of(_NAME, reduction, *numbers)
     hidden, weight, bias = check_linear(_NAME, hidden, weight, labels, bias, options.ignore_index)
-    if labels.dtype is torch.uint64:
-        labels = as_signed(labels, options.ignore_index)
+    labels = readable(_NAME, labels, options.ignore_index)
     if chunk is not None:
         chunk = whole_number(_NAME, "chunk", fixed(chunk), 1)
     if any(type(t).__name__ == "DTensor" for t in (hidden, weight, labels, bias)):
@@ -97,7 +96,9 @@ def linear_cross_entropy(
     if is_exporting() or torch.jit.is_tracing() or is_any_count:
         # The first two record the ops that a Function calls, not the Function.
         made = _pass(operands, None, chunk, options, [False] * 3)
-        found = reduce(options.reduction, *[each for each in made if each is not None])
+        found = cross_entropies.reduced(
+            options.reduction, *[each for each in made if each is not None]
+        )
     elif is_plain and not is_transformed:
         is_wanted = [
             torch.is_grad_enabled() and t is not None and t.requires_grad
@@ -137,7 +138,7 @@ def check_linear(
         {name: dtype_word(t.dtype) for name, t in floating.items() if t is not None},
         dtype_word(labels.dtype),
     )
-    check_labels(function, labels, weight.shape[0] * ranks, ignore_index)
+    check_labels(function, labels, hidden, weight.shape[0] * ranks, ignore_index)
     return hidden, weight, bias
 
 
@@ -153,12 +154,13 @@ def _again(
     first, *others = _recomputed_losses(parts, weight, bias, options)
     if others:  # torch.cat fails if the batch has no rows
         first = [torch.cat(each) for each in zip(first, *others, strict=True)]
-    return reduce(options.reduction, *first)
+    return cross_entropies.reduced(options.reduction, *first)
 
 
 def _recomputed_losses(parts: Any, weight: Tensor, bias: Any, options: Options) -> list[Any]:
     def losses(hidden: Tensor, labels: Tensor) -> Any:
-        return losses_of(linear(hidden, weight, bias), labels, options)
+        logits = linear(hidden, weight, bias)
+        return cross_entropies.of_rows((logits, labels), options)
 
     return [recomputed(losses, part, weight, bias) for part in parts]
 
@@ -178,7 +180,7 @@ def _of_dtensors(
     count = chunk_rows(chunk, labels.numel(), *reversed(weight.shape))
     found = _recomputed_losses(rows.chunks(count, hidden, labels), weight, bias, options)
     losses = [rows.joined(parts) for parts in zip(*found, strict=True)]
-    return reduce(options.reduction, *losses)  # type: ignore[no-any-return]
+    return cross_entropies.reduced(options.reduction, *losses)  # type: ignore[no-any-return]
 
 
 def _parts(count: int, *arrays: Tensor) -> Any:
@@ -216,7 +218,7 @@ class _InChunks(torch.autograd.Function):
             if options.reduction == "mean":
                 share = share / found[1].sum().clamp(min=1)  # type: ignore[union-attr]
         ctx.save_for_backward(*operands, share, dh, dw, db)
-        return reduce(options.reduction, *found)  # type: ignore[arg-type]
+        return cross_entropies.reduced(options.reduction, *found)  # type: ignore[arg-type]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
@@ -286,7 +288,7 @@ def _pass(
       The loss of each row; for a mean, 1 for each row that counts; and the three gradients or None.
       Gradients of weight and bias have the dtype of sums (`_sums`).
     """
-    given = (*operands, g, chunk, *options.values(), [int(i) for i in wanted])
+    given = (*operands, g, chunk, options.reduction, *options.static, [int(i) for i in wanted])
     if torch.compiler.is_compiling() or is_traced(operands):
         found = torch.ops.bridge.linear_cross_entropy(*given)
     else:
@@ -312,7 +314,7 @@ def _run(
 ) -> list[Tensor]:
     """Returns losses, counts and three gradients; results that are not wanted are empty."""
     options = Options(reduction, ignore_index, label_smoothing, z_loss, softcap)
-    of = (hidden, weight, labels, bias, g, chunk, *options.values(), wanted)
+    of = (hidden, weight, labels, bias, g, chunk, options.reduction, *options.static, wanted)
     found, counts, dh, dw, db = _empty(*of)
     if hidden.is_meta:
         return [found, counts, dh, dw, db]
@@ -321,14 +323,14 @@ def _run(
     g = None if g is None else g.expand(len(hidden))
     count = chunk_rows(chunk, hidden.shape[0], *reversed(weight.shape))
     room = hidden.new_empty((count, len(weight)))
+    entry = cross_entropies.entries[options.is_mean]
     with torch.no_grad(), torch.autocast(hidden.device.type, enabled=False):
         for start in range(0, len(hidden), count):
             rows = slice(start, start + count)
             h = hidden[rows]
             logits = _logits(h, weight, bias, out=room[: len(h)])
-            of_rows, d = losses_and_gradient(
-                logits, labels[rows], options, g[rows] if g is not None and any(wanted) else None
-            )
+            cotangent = g[rows] if g is not None and any(wanted) else None
+            of_rows, d = entry.with_gradient((logits, labels[rows]), cotangent, *options.static)
             for to, made in zip((found, counts), of_rows, strict=False):
                 to[rows] = made
             if wanted[0]:
