@@ -118,7 +118,7 @@ _SIMT = "cuda/simt_cuda.h"
         (_COLUMNS, "kChunkRows", trees.CHUNK_ROWS),
         (_COLUMNS, "kLeafRows", trees.LEAF_ROWS),
         ("drivers/columns/column_sums.cuh", "kTreeWidth", column_sums.TREE_WIDTH),
-        (_SIMT, "kManyLanes", column_sums.MANY_LEAVES),
+        (_SIMT, "kManyLeaves", column_sums.MANY_LEAVES),
         (_SIMT, "kManyElements", column_sums.MANY_ELEMENTS),
     ],
 )

@@ -25,7 +25,7 @@ constexpr int64_t kMultiprocessors = 132;  // the number on an H100
 constexpr int64_t kCachedBytes = int64_t{24} << 20;
 constexpr int64_t kRowBytes = int64_t{128} << 10;
 // Sums of fewer elements mostly stay in the L2 cache.
-constexpr int64_t kManyLanes = kMultiprocessors / 2;
+constexpr int64_t kManyLeaves = kMultiprocessors / 2;
 constexpr int64_t kManyElements = int64_t{1} << 24;
 
 BRIDGE_DEVICE Index block_index() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }

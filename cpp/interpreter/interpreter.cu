@@ -59,7 +59,7 @@ struct Call {
         rows{counts.batches * leaf_count(counts.rows), leaf_count(counts.rows), counts.rows,
              static_cast<int32_t>(kLeafRows)},
         column_sums(column_sum_count(checked)) {
-    const bool are_many = rows.count >= simt::kManyLanes && call.cols > 0 &&
+    const bool are_many = rows.count >= simt::kManyLeaves && call.cols > 0 &&
                           counts.batches * counts.rows >= simt::kManyElements / call.cols;
     if (!are_many && !is_check) rows = {counts.batches * counts.rows, counts.rows, counts.rows, 1};
   }

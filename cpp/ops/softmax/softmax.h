@@ -57,7 +57,7 @@ inline bool is_finite(double x) { return x - x == 0; }
 // What the two ops check alike.
 template <class Call>
 bridge_status check_rows(const char* op, const Call& call, const Refusal& fail) {
-  if (call.dtype < BRIDGE_FLOAT16 || call.dtype > BRIDGE_FLOAT64)
+  if (!is_floating(call.dtype))
     return fail("%s: dtype is %d, expected 0 to 3 (float16, bfloat16, float32, float64)", op,
                 static_cast<int>(call.dtype));
   if (!is_finite(call.scale))
