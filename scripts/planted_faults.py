@@ -318,7 +318,7 @@ BIAS_DROPOUT_ADD = (
     ),
     Fault(
         "bias_dropout_add: one threshold for every p",
-        "cpp/generated/cpu/row_driver.h",
+        "cpp/generated/cpu/machine_values.h",
         "last_dropped(view.constants, P::threshold(i))",
         "1u << 29",
         tests="tests/generated/test_bits.py::test_numbers_are_read_from_a_call",
