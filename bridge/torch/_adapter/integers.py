@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge._private.torch import current_graph_task_id
 from bridge.ops.integers import check_integer, check_integer_array
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.dispatcher import meet_dtensors
@@ -51,6 +52,12 @@ def as_integer(function: str, argument: str, value: Any, x: Tensor, *others: Any
             raise ValueError(
                 f"{function}: seed is a generator on {value.device}, expected {x.device}, where x "
                 "is"
+            )
+        if current_graph_task_id() >= 0:
+            raise RuntimeError(
+                f"{function}: seed is a generator, and a backward pass computes the call again, as "
+                "activation checkpoints do: it would draw another mask than the first one; draw a "
+                "number outside of the checkpoint and give that"
             )
         return _drawn_seed(value, x, *others)
     if type(value) is not int or not -_INT64 <= value < 2 * _INT64:
