@@ -64,6 +64,31 @@ def without_search(flag: Any) -> Iterator[None]:
         flag.set_local(before)
 
 
+_source_context: Any = names.find(
+    "jax._src.source_info_util._source_info_context",
+    "says which line equations come from; without it those of a derivative's rule come from the "
+    "line of the call",
+    None,
+)
+
+
+@contextlib.contextmanager
+def own_lines() -> Iterator[None]:
+    """Equations that are traced meanwhile come from the lines of their own code.
+
+    JAX traces the rule of a custom derivative while equations come from the line of the call.
+    """
+    if _source_context is None:
+        yield
+        return
+    before = _source_context.context
+    _source_context.context = type(before)(None, before.name_stack)
+    try:
+        yield
+    finally:
+        _source_context.context = before
+
+
 def _some_settings() -> Any:
     config: Any = jax.config
     return config.jax_enable_x64, config.jax_default_matmul_precision

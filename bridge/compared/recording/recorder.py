@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from bridge._private.torch import TorchDispatchMode
 from bridge.compared.recording.fingerprints import fingerprint
 from bridge.compared.recording.sources import Line, line_of_caller
-from bridge.compared.recording.steps import steps_of
+from bridge.compared.recording.steps import SLOPES, steps_of
 from bridge.compared.recording.values import Value
 
 VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias", "permute", "transpose", "t",
@@ -153,10 +153,14 @@ class Recorder(TorchDispatchMode):
             place = Place(line, self.node.module, self.node.kind)
         options = _options(func, args, kwargs)
         place.options = _sized(options)
-        behind = parents
-        if not self.node and not self._skip_steps():
+        behind = start = parents
+        if name in SLOPES:
+            behind = start = self._parents([options[SLOPES[name]]])
+        if (not self.node or name in SLOPES) and not self._skip_steps():
             for k, step in enumerate(steps_of(name, options, result)):
                 behind = (self._append(name, behind, place, step, "fine", f"step {k}"),)
+        if start is not parents:
+            behind = (*parents, *behind)
         outputs = list(_tensors(result))
         written = _written(func, args, kwargs, name, options)
         every = [*outputs, *(w for w in written if all(w is not o for o in outputs))]
