@@ -72,6 +72,8 @@ class LigerCrossEntropyFunction(Function, metaclass=DropIn):
         )
         if not (return_z_loss or return_token_accuracy or return_predicted_tokens):
             return loss, None, None, None
+        # Torch converts a number to the tensor's dtype: as uint8, -100 equals the label 156.
+        target = target.to(torch.int64)
         is_kept = target != ignore_index
 
         def reduced(rows: Tensor) -> Tensor:
