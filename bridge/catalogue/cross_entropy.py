@@ -150,7 +150,8 @@ def options_of(function: str, *given: Any) -> Options:
         check(function, name, value)
         for (name, check), value in zip(_CHECKS.items(), given, strict=True)
     ]
-    return Options(*found[:-1], found[-1] or 0.0)
+    found[-1] = found[-1] or 0.0
+    return Options(*found)
 
 
 class Labels(Protocol):
@@ -158,6 +159,9 @@ class Labels(Protocol):
 
     def readable(self, function: str, labels: Any, ignore_index: int) -> Any:
         """Returns the labels in a dtype that kernels read, or raises."""
+
+    def check_ignored(self, function: str, labels: Any, ignore_index: int) -> None:
+        """Raises ValueError for an ignore_index outside the range of the framework's labels."""
 
     def check_labels(
         self, function: str, labels: Any, rows: Any, columns: int, ignore_index: int | None = None
@@ -180,8 +184,9 @@ class CrossEntropy:
 
     def options(self, function: str, *given: Any) -> Options:
         """Works as `options_of`, and refuses traced options."""
-        self._arrays.known(function, "a number", **dict(zip(_CHECKS, given, strict=True)))
-        return options_of(function, *given)
+        known = self._arrays.known
+        values = [known(function, name, each) for name, each in zip(_CHECKS, given, strict=True)]
+        return options_of(function, *values)
 
     def loss(
         self,
@@ -203,6 +208,10 @@ class CrossEntropy:
         self._labels.check_labels(function, labels, logits, columns, options.ignore_index)
         return self.reduced(options.reduction, *found)
 
+    def entry_of(self, options: Options) -> Any:
+        """Returns the entry of the op that computes the losses of rows."""
+        return self.entries[options.is_mean]
+
     def of_rows(
         self, operands: tuple[Any, Any], options: Options, run: Callable[..., Any] | None = None
     ) -> tuple[Any, ...]:
@@ -214,7 +223,7 @@ class CrossEntropy:
           operands: logits and labels.
           run: run(entry, operands, *static) runs an entry in another way.
         """
-        entry = self.entries[options.is_mean]
+        entry = self.entry_of(options)
         if run is None:
             found = entry.run(operands, None, *options.static)
         else:
@@ -225,5 +234,5 @@ class CrossEntropy:
         """Returns the losses of rows reduced as `reduction` says."""
         if reduction == "none":
             return found[0]
-        flat = tuple([self._flat(each) for each in found])
+        flat = tuple([each if each.ndim == 1 else self._flat(each) for each in found])
         return (self.mean if len(flat) > 1 else self.total).run(flat, None)

@@ -18,7 +18,7 @@ import torch.utils.checkpoint
 
 import bridge.jax
 import bridge.torch
-from bridge.catalogue.linear_cross_entropy import chunk_rows
+from bridge.ops.linear_losses import chunk_rows
 from tests.catalogue.refusals import Refusal, assert_refused
 from tests.catalogue.test_cross_entropy import reference
 from tests.catalogue.test_log_probs import wide

@@ -68,8 +68,8 @@ def glu(
 
     Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
     """
-    static = activation, limit, linear_offset, interleaved, blocks
-    return _glu.run((gate, up, bias, weight), None, *static)  # type: ignore[no-any-return]
+    operands = gate, up, bias, weight
+    return _glu.run(operands, None, activation, limit, linear_offset, interleaved, blocks)  # type: ignore[no-any-return]
 
 
 def _with(activation: str, name: str, words: str) -> Callable[..., jax.Array]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bridge.ops import PROGRAM
 from bridge.torch._adapter.autograd import Plan, plan_of
@@ -22,24 +24,29 @@ class Chain:
     constants.
     """
 
-    def __init__(self, rows: DeclaredEntry, reduction: DeclaredEntry) -> None:
-        self.rows, self._reduction = rows, reduction
+    def __init__(
+        self, rows: DeclaredEntry, reduction: DeclaredEntry, flat: Callable[[Tensor], Tensor]
+    ) -> None:
+        self._name, self._reduction = rows.name, reduction
+        self._run, self._recorded = rows.run, rows.recorded  # bound once, which is faster
+        self._flat = flat  # removes all dimensions but one
         self._plans: dict[Any, Plan] = {}  # key: the dtype of the first result
 
-    def run(self, operands: tuple[Any, ...], *values: Any) -> Any:
-        """Returns the result of a known call that autograd records; None for any other call.
-
-        The results of rows must have one dimension.
-        """
-        if not (getattr(operands[0], "requires_grad", False) and torch.is_grad_enabled()):
-            return None
-        plan = self.rows.recorded(operands, *values)
-        if plan is None:
-            return None
-        try:
-            return _apply(plan.name)(plan, self._plan_of, *operands)
-        except ValueError:  # wrong shapes: the checks of another call raise a better message
-            return None
+    def run(self, operands: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
+        """Returns the reduced results of rows, for these static arguments of the op of rows."""
+        first, *_, last = operands
+        is_recorded = getattr(first, "requires_grad", False) and torch.is_grad_enabled()
+        if is_recorded and getattr(last, "ndim", 0) == 1:
+            plan = self._recorded(operands, *values)
+            if plan is not None:
+                try:
+                    return _apply(self._name)(plan, self._plan_of, *operands)
+                except ValueError:  # wrong shapes: the checks below raise a better message
+                    pass
+        found = self._run(operands, None, *values)
+        results = found if type(found) is tuple else (found,)
+        flat = tuple([each if each.ndim == 1 else self._flat(each) for each in results])
+        return self._reduction.run(flat, None)
 
     def _plan_of(self, found: Results) -> Plan:
         """Returns the plan that reduces such results."""

@@ -11,7 +11,6 @@ from bridge.catalogue.cross_entropy import CrossEntropy, options_of
 from bridge.torch._adapter import arrays
 from bridge.torch._adapter.chain import Chain
 from bridge.torch._adapter.declared import DeclaredEntry
-from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops import labels as labels_of_torch
 from bridge.torch._ops.labels import check_labels, readable
@@ -77,15 +76,19 @@ def cross_entropy(
     if is_overridden(given := (logits, labels)):
         return hand_over(given)  # type: ignore[no-any-return]
     options = reduction, ignore_index, label_smoothing, z_loss, softcap
-    return _loss(logits, labels, group, overwrite_logits, *options)  # type: ignore[no-any-return]
+    return _loss(logits, labels, options, group, overwrite_logits)  # type: ignore[no-any-return]
 
 
-def _loss(logits: Any, labels: Any, group: Any, overwrite: bool, *given: Any) -> Any:
+def _loss(logits: Any, labels: Any, given: Any, group: Any, overwrite: bool) -> Any:
     if group is None and not overwrite:
-        loss = _plain_loss((logits, readable(_NAME, labels, given[1])), *given)
+        operands, reduction = (logits, readable(_NAME, labels, given[1])), given[0]
+        if reduction == "none":
+            loss = _rows.run(operands, None, *given)
+        else:
+            loss = (_mean if reduction == "mean" else _sum).run(operands, given)
         check_labels(_NAME, labels, logits, logits.shape[-1], given[1])
         return loss
-    options = options_of(_NAME, given[0], *map(fixed, given[1:]))
+    options = cross_entropies.options(_NAME, *given)
     if group is None:
         return cross_entropies.loss(_NAME, logits, labels, options, DeclaredEntry.overwritten)
     from bridge.torch._ops.split_vocabulary import joined  # needs torch.distributed
@@ -99,21 +102,7 @@ def _loss(logits: Any, labels: Any, group: Any, overwrite: bool, *given: Any) ->
     return cross_entropies.loss(_NAME, whole, labels, options).to_local()
 
 
-def _plain_loss(operands: tuple[Any, Any], reduction: str, *numbers: Any) -> Any:
-    """Returns the loss of plain logits; checks options at their first call, and no labels."""
-    is_mean = reduction == "mean"
-    chain = _counted if is_mean else _uncounted
-    if reduction != "none" and getattr(operands[1], "ndim", 0) == 1:
-        loss = chain.run(operands, reduction, *numbers)
-        if loss is not None:
-            return loss
-    found = chain.rows.run(operands, None, reduction, *numbers)
-    return cross_entropies.reduced(reduction, *(found if is_mean else (found,)))
-
-
 def _flat(numbers: Tensor) -> Tensor:
-    if numbers.ndim == 1:
-        return numbers
     if type(numbers).__name__ == "DTensor":
         from bridge.torch._sharded.rows import in_one_dimension
 
@@ -127,5 +116,6 @@ class _Rows(DeclaredEntry):
 
 
 cross_entropies = CrossEntropy(arrays, labels_of_torch, _flat)
-_uncounted = Chain(_Rows(losses.row_losses), cross_entropies.total)
-_counted = Chain(_Rows(losses.counted_losses), cross_entropies.mean)
+_rows = _Rows(losses.row_losses)
+_sum = Chain(_rows, cross_entropies.total, _flat)
+_mean = Chain(_Rows(losses.counted_losses), cross_entropies.mean, _flat)

@@ -96,8 +96,8 @@ def glu(
 
     Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
     """
-    static = activation, limit, linear_offset, interleaved, blocks
-    return _glu.run((gate, up, bias, weight), out, *static)  # type: ignore[no-any-return]
+    operands = gate, up, bias, weight
+    return _glu.run(operands, out, activation, limit, linear_offset, interleaved, blocks)  # type: ignore[no-any-return]
 
 
 def _with(activation: str, name: str, words: str) -> Callable[..., Tensor]:

@@ -13,6 +13,10 @@ from bridge.catalogue.labels import check_range
 from bridge.torch._adapter.autograd import is_watched
 
 
+def check_ignored(function: str, labels: Any, ignore_index: int) -> None:
+    """Torch's labels have up to 64 bits, as ignore_index has."""
+
+
 def check_labels(
     function: str, labels: Any, rows: Any, columns: int, ignore_index: int | None = None
 ) -> None:
