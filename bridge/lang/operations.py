@@ -23,7 +23,8 @@ from bridge.lang.dtypes import DTYPES, OF_16_BITS
 from bridge.lang.gelu_reference import gelu_derivative
 from bridge.lang.scalar import COARSE, CONVERSION, FUNCTION, ROOT, SHORT, Cost, Halves, Scalar
 
-VERSION = 10  # of programs, as text and as bytecode: docs/architecture.md says when it rises
+VERSION = 11  # of programs, as text and as bytecode: docs/architecture.md says when it rises
+OLDEST_BYTECODE = 11  # the first version with today's numbers of instructions
 
 _GELU = {"tanh": "gelu_tanh", "none": "gelu_erf", "sigmoid": "gelu_sigmoid"}
 
@@ -183,7 +184,7 @@ def _rounding(dtype: str, element: str, cost: Cost) -> Scalar:
 
 
 # Their numbers are their places. Programs that JAX has exported or cached contain the numbers: add
-# an operation at the end, and raise VERSION.
+# an operation at the end, and raise VERSION. The same goes for OTHERS in instructions.py.
 SCALARS: tuple[Scalar, ...] = (
     Scalar("neg", 1, SHORT, "math::negated(a)", np.negative, symbol="Negative"),
     _function(

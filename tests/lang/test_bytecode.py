@@ -21,7 +21,7 @@ from bridge import lang as bl
 from bridge.lang import bytecode, roles
 from bridge.lang.bytecode import words_of
 from bridge.lang.derivatives.modes import jvp, vjp
-from bridge.lang.instructions import BY_NAME
+from bridge.lang.instructions import BY_NAME, NUMBERS
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.lang.tracing import declared, trace
@@ -31,7 +31,8 @@ from tests.lang import declarations as ops
 from tests.lang.random_programs import random_program, steps_of
 
 ROOT = Path(__file__).parents[2]
-OPERATIONS, ROLES = tuple(BY_NAME), tuple(roles.NUMBERS)
+OPERATIONS = {number: name for name, number in NUMBERS.items()}
+ROLES = tuple(roles.NUMBERS)
 HEADER_WORDS, INSTRUCTION_WORDS = 11, 6
 DECLARED = (
     *(ops.rms_norm, ops.layer_norm, ops.soft_capped_gate, ops.log_softmax, ops.row_dot),

@@ -32,7 +32,7 @@ class ProgramBinding {
     } else {
       const char* why = nullptr;
       if (!interpreter::outline(arguments_.code.words, arguments_.code.count, &view_, &why)) {
-        return error_->set(std::string("its words are malformed: ") + why);
+        return error_->set(std::string("its bytecode cannot be read: ") + why);
       }
     }
     if (!collect() || !read_space()) return false;
