@@ -300,6 +300,11 @@ def axes_in_shard_map(context: Any) -> tuple[frozenset[Any], frozenset[Any]] | N
     return frozenset(axes.manual_axes), frozenset(several - axes.manual_axes)
 
 
+def partitions_of(spec: Any) -> tuple[Any, ...]:
+    """Returns the mesh axes of the first dimensions: a spec with unreduced axes is no sequence."""
+    return tuple(spec.partitions if hasattr(spec, "partitions") else spec)
+
+
 def device_count(context: Any) -> int:
     """Returns the number of devices that a program outside shard_map is lowered for."""
     return getattr(context.module_context.axis_context, "num_devices", 1)
