@@ -18,6 +18,8 @@ import bridge
 from bridge.compared.recording import recorder as recorder_module
 from bridge.compared.recording.recorder import Recorder
 from bridge.compared.recording.tape import _Bind
+from bridge.compared.replay import Replay
+from tests.compare.test_ports_of_others import BUCKETS, LONG, buckets
 
 LAYERS, ROWS, COLUMNS = 30, 32, 24  # more wrong layers than arrays of torch that are kept at a time
 LARGEST = 64
@@ -134,3 +136,28 @@ def test_runs_for_arrays_take_no_fingerprints(monkeypatch: pytest.MonkeyPatch) -
     once, taken = taken, 0
     compared(LAYERS)
     assert taken == once > 0
+
+
+def test_no_array_is_kept_for_tokens_and_numbers_at_a_boundary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[int] = []
+    run = Replay.run
+
+    def counted(replay: Replay, place: int) -> None:
+        run(replay, place)
+        substitutes = [*replay.replaced.values(), *replay.bypassed.values()]
+        kept.extend(isinstance(one, np.ndarray) for one in substitutes)
+
+    monkeypatch.setattr(Replay, "run", counted)
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+    report = bridge.compare(lambda x: x.exp().argmax(-1), lambda x: jnp.argmin(jnp.exp(x), -1), x)
+    assert len(report.parts) == 1, str(report)
+    assert kept
+    count = len(kept)
+
+    report = bridge.compare(BUCKETS, lambda x: buckets(x, "roots"), LONG)
+    assert not report.parts, str(report)
+    assert any("boundary" in note for note in report.notes), report.notes
+    assert len(kept) > count
+    assert not any(kept)
