@@ -59,13 +59,13 @@ class LinearCrossEntropy:
             function, 3, ("labels",), hidden=hidden, weight=weight, labels=labels, bias=bias
         )
         hidden, weight, bias = self._arrays.autocast(hidden, weight, bias)
-        named = {"hidden": hidden, "weight": weight, "labels": labels, "bias": bias}
-        specs = {
-            name: self._arrays.spec_of(array) for name, array in named.items() if array is not None
-        }
-        check_shapes(function, {name: spec.shape for name, spec in specs.items()})
-        dtypes = {name: spec.dtype for name, spec in specs.items()}
-        check_dtypes(function, dtypes, dtypes.pop("labels"))
+        dtype_of = self._arrays.dtype_of
+        floating = {"hidden": hidden, "weight": weight}
+        if bias is not None:
+            floating["bias"] = bias
+        check_shapes(function, labels.shape, **{k: each.shape for k, each in floating.items()})
+        dtypes = {name: dtype_of(each) for name, each in floating.items()}
+        check_dtypes(function, dtypes, dtype_of(labels))
         self._labels.check_ignored(function, given, ignore_index)
         columns = weight.shape[0] * ranks
         self._labels.check_labels(function, given, rows, columns, ignore_index)

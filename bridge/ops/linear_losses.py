@@ -22,18 +22,25 @@ def chunk_rows(chunk: int | None, rows: int, features: int, columns: int) -> int
     return min(chunk, max(rows, 1))
 
 
-def check_shapes(function: str, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raises ValueError for shapes of hidden, weight, labels and bias that do not fit."""
-    hidden, weight = shapes["hidden"], shapes["weight"]
+def check_shapes(
+    function: str,
+    labels: Sequence[int],
+    hidden: Sequence[int],
+    weight: Sequence[int],
+    bias: Sequence[int] | None = None,
+) -> None:
+    """Raises ValueError for shapes that do not fit."""
     if len(hidden) == 0:
         raise ValueError(f"{function}: hidden is 0-dimensional, expected [..., features]")
     if len(weight) != 2 or weight[1] != hidden[-1]:
         raise ValueError(
             f"{function}: weight has shape {list(weight)}, expected [columns, {hidden[-1]}]"
         )
-    for name, expected in (("labels", hidden[:-1]), ("bias", weight[:1])):
-        shape = shapes.get(name, expected)
-        if shape != expected:
+    for name, shape, expected in (
+        ("labels", labels, hidden[:-1]),
+        ("bias", bias, weight[:1]),
+    ):
+        if shape is not None and shape != expected:
             raise ValueError(
                 f"{function}: {name} has shape {list(shape)}, expected {list(expected)}"
             )

@@ -32,6 +32,9 @@ __all__ = [
 ]
 
 
+_EXPECTED = {dtypes: f"one of {', '.join(dtypes)}" for dtypes in (FLOATING, INTEGERS)}
+
+
 def entry(op: Any, name: str = "") -> DeclaredFunction:
     return DeclaredFunction(op, name) if name else op.entry("jax")  # type: ignore[no-any-return]
 
@@ -46,9 +49,9 @@ def checked(
 ) -> tuple[Any, ...]:
     found = []
     for place, (key, value) in enumerate(arrays.items()):
-        dtypes = INTEGERS if key in integers else FLOATING
         if value is not None or place < required:
-            value = as_array_like(name, key, value, dtypes, f"one of {', '.join(dtypes)}")
+            dtypes = INTEGERS if key in integers else FLOATING
+            value = as_array_like(name, key, value, dtypes, _EXPECTED[dtypes])
         found.append(value)
     return as_arrays(*found)
 

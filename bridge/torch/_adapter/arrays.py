@@ -16,7 +16,7 @@ from bridge.torch._adapter.autocast import joined
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.declared import DeclaredFunction
 from bridge.torch._adapter.entry import fixed
-from bridge.torch._adapter.kernels import NAMES, spec_of
+from bridge.torch._adapter.kernels import dtype_word, spec_of
 
 __all__ = [
     "autocast",
@@ -48,7 +48,7 @@ def checked(
 
 
 def dtype_of(x: Tensor) -> str:
-    return NAMES.get(x.dtype, "")
+    return dtype_word(x.dtype)
 
 
 def cast(x: Tensor, dtype: str) -> Tensor:
