@@ -229,6 +229,19 @@ def test_autocast(reduction: str) -> None:
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_backward_pass_under_autocast_has_the_dtype_of_the_forward_pass(reduction: str) -> None:
+    """Also if the gradient is differentiated again, for which the logits are computed again."""
+    hidden = torch.randn(5, 8, requires_grad=True)
+    loss = bridge.torch.linear_cross_entropy(
+        hidden, torch.randn(9, 8), torch.arange(5), reduction=reduction
+    ).sum()
+    (expected,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        (found,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_what_autograd_sees(reduction: str) -> None:
     """Autograd frees memory after the backward pass and refuses changes in place.
 

@@ -20,6 +20,7 @@ from bridge._private.torch import (
     is_old_batched,
 )
 from bridge.ops.linear_losses import Losses, chunk_rows, step
+from bridge.torch._adapter.autocast import without_autocast
 from bridge.torch._adapter.autograd import forward_ad, is_recorded, is_traced, is_watched
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library
@@ -206,7 +207,8 @@ class LinearLosses:
         """
         is_again = torch.is_grad_enabled()
         hidden, weight, labels, bias = operands
-        with torch.enable_grad():
+        # A backward pass may run under autocast although the forward pass did not.
+        with torch.enable_grad(), without_autocast(hidden.device.type):
             # Views stop autograd at the operands. Behind an operand it would go on to another
             # operand that it was computed from, and call hooks, which it does anyway behind this
             # Function.
