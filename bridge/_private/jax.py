@@ -300,6 +300,15 @@ def axes_in_shard_map(context: Any) -> tuple[frozenset[Any], frozenset[Any]] | N
     return frozenset(axes.manual_axes), frozenset(several - axes.manual_axes)
 
 
+def aval_of_result(function: Callable[[Any], Any], x: Any) -> Any:
+    """Returns the type of function(x) for an x of this type, like `jax.eval_shape`.
+
+    Inside a `shard_map` over some axes, JAX loses the mesh of the type that `eval_shape` returns.
+    """
+    (aval,) = jax.make_jaxpr(function)(x).out_avals
+    return aval
+
+
 def partitions_of(spec: Any) -> tuple[Any, ...]:
     """Returns the mesh axes of the first dimensions: a spec with unreduced axes is no sequence."""
     return tuple(spec.partitions if hasattr(spec, "partitions") else spec)
