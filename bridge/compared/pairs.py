@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bridge.compared.found import SMALL
 from bridge.compared.gradient_pairs import GradientPairs
 from bridge.compared.recording.jax_run import COTANGENT, JaxSide
 from bridge.compared.recording.recorder import Recording
@@ -94,6 +95,21 @@ class Pairs:
         if not is_forward:
             # Residuals of the forward pass are no part: torch has no such values.
             self.jax_dead = [k for k in self.jax_dead if k in self._backward]
+
+    def pair_nearly(self) -> None:
+        """Pairs values of models without a part that differ by a constant held in float32.
+
+        Values that hold their rows in another order are paired too.
+        """
+        torch, jax = self.recording.values, self.tape.values
+        for values, pairs, table in (
+            (torch, self.torch_pairs, Table(jax)),
+            (jax, self.jax_pairs, self.torch_table),
+        ):
+            for value in values:
+                if value.tells and value.index not in pairs and value.printed is not None:
+                    near = next(table.equal_to(value.printed, SMALL), None)
+                    pairs.update({} if near is None else {value.index: near.index})
 
     def before_gradient(self, value: Value) -> Value:
         """Returns the first wrong value that a wrong gradient was computed from beside a gradient.
