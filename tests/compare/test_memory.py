@@ -102,13 +102,14 @@ class Ledger:
         self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
 
 
-def compared(wrong: int) -> None:
+def compared(wrong: int, gradients: bool = False) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*[Residual() for _ in range(LAYERS)])
     weights = bridge.to_jax({name: p.detach() for name, p in model.named_parameters()})
     x = torch.randn(ROWS, COLUMNS)
-    report = bridge.compare(model, lambda x: port(weights, x, wrong), x)
-    assert [part.count for part in report.parts] == ([wrong] if wrong else []), str(report)
+    report = bridge.compare(model, lambda x: port(weights, x, wrong), x, gradients=gradients)
+    counts = [part.count for part in report.parts][: 1 if gradients else None]
+    assert counts == ([wrong] if wrong else []), str(report)
 
 
 @pytest.mark.parametrize("wrong", [0, LAYERS])
@@ -120,6 +121,17 @@ def test_arrays_alive_are_at_most_the_64_largest_values(
     largest = sum(heapq.nlargest(LARGEST, ledger.sizes))
     assert ledger.made > 4 * largest, "too few values to tell"
     assert ledger.peak <= largest
+
+
+@pytest.mark.parametrize(
+    ("wrong", "times"), [(0, 3.0), pytest.param(LAYERS, 5.3, marks=pytest.mark.slow)]
+)
+def test_gradients_hold_values_of_the_forward_pass(
+    wrong: int, times: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(monkeypatch)
+    compared(wrong, gradients=True)
+    assert ledger.peak <= times * sum(heapq.nlargest(LARGEST, ledger.sizes))
 
 
 def test_runs_for_arrays_take_no_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:
