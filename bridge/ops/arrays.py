@@ -48,6 +48,9 @@ class Arrays(Protocol):
     def concatenated(self, first: Any, second: Any) -> Any:
         """Joins two arrays along the last dimension, in the dtype of the first."""
 
+    def with_whole_rows(self, x: Any) -> Any:
+        """Returns x with rows that no sharding type splits, for a slice of columns."""
+
     def zeros(self, like: Any, shape: Sequence[int], dtype: str) -> Any:
         """Returns zeros on the device of `like`."""
 

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from bridge.jax._adapter.arguments import as_array_like, as_arrays, refuse_traced
-from bridge.jax._adapter.avals import spec_of
+from bridge.jax._adapter.avals import spec_of, unsplit
 from bridge.jax._adapter.declared import DeclaredFunction
 from bridge.lang.dtypes import FLOATING
 from bridge.ops.form import INTEGERS
@@ -28,6 +28,7 @@ __all__ = [
     "known",
     "last_columns",
     "spec_of",
+    "with_whole_rows",
     "zeros",
 ]
 
@@ -70,6 +71,10 @@ def cast(x: jax.Array, dtype: str) -> jax.Array:
 
 def concatenated(first: jax.Array, second: jax.Array) -> jax.Array:
     return jnp.concatenate((first, second.astype(first.dtype)), -1)
+
+
+def with_whole_rows(x: Any) -> Any:
+    return unsplit(x, slice(-1, None)) if isinstance(x, jax.Array) else x
 
 
 def zeros(like: jax.Array, shape: Sequence[int], dtype: str) -> jax.Array:
