@@ -149,7 +149,7 @@ DERIVATIVE = [
 
 PROGRAM = [
     ("no words", None, None, {"code": CODE[:0]}, "its bytecode cannot be read: it is shorter"),
-    ("words too few", None, None, {"code": CODE[:-1]}, "its bytecode cannot be read: its instructions"),
+    ("words too few", None, None, {"code": CODE[:-1]}, "bytecode cannot be read: its instructions"),
     ("another version", None, None, {"code": changed(0, -1)}, "but this bridge reads versions"),
     (
         "threshold of no constant",

@@ -364,7 +364,7 @@ def test_bytes_that_are_no_whole_words_are_an_error(extra: int) -> None:
     program = program_of(ops.row_dot)
     operands, results = arrays_of(program)
     words = words_of(program) + bytes(extra)
-    with pytest.raises(ValueError, match=f"malformed: {len(words)} bytes, expected 4 for each"):
+    with pytest.raises(ValueError, match=f"be read: {len(words)} bytes, expected 4 for each"):
         run(program, operands, results, words)
     with pytest.raises(ValueError, match="bytes, expected 4 for each"):
         native_kernel(PROGRAM).add((), (0.0, 0.0), (), None, words)

@@ -149,8 +149,9 @@ def tensors_in(found: Outside) -> dict[str, Tensor]:
             tensors[name] = thing
             continue
         for path, inner in thing.named_modules():
-            held = {**inner._parameters, **inner._buffers, **vars(inner)}
-            for key, tensor in held.items():
+            own = {"recurse": False, "remove_duplicate": False}
+            held = [*inner.named_parameters(**own), *inner.named_buffers(**own)]
+            for key, tensor in {**dict(held), **vars(inner)}.items():
                 if isinstance(tensor, Tensor):
                     tensors[".".join(part for part in (name, path, key) if part)] = tensor
     return tensors
