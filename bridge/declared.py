@@ -11,12 +11,12 @@ from typing import Any, overload
 
 import numpy as np
 
+from bridge.lang.dtypes import FLOATING
 from bridge.lang.errors import refuse
 from bridge.lang.reference import evaluate
 from bridge.lang.refusals import Foreign
 from bridge.lang.tracing import Check, declared
 from bridge.ops.definition import Spec
-from bridge.ops.dtypes import FLOATING
 from bridge.ops.form import check_shapes
 from bridge.ops.traced import Traced, function_of, traced
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from bridge import _native
 from bridge.lang import roles
+from bridge.lang.dtypes import FLOATING, promote
 from bridge.lang.tracing import HasDeclaration
 from bridge.ops.definition import Spec
-from bridge.ops.dtypes import FLOATING, promote
 from bridge.ops.form import check_operands
 from bridge.ops.integers import check_integer, check_integer_array
 from bridge.ops.program_params import ProgramParams

@@ -24,8 +24,14 @@ package = types.ModuleType("bridge")
 package.__path__ = [str(ROOT / "bridge")]
 sys.modules.setdefault("bridge", package)
 
-from bridge.lang.instructions import INSTRUCTIONS, OTHERS, Place, symbol_of  # noqa: E402
-from bridge.lang.operations import SCALARS, VERSION  # noqa: E402
+from bridge.lang.instructions import (  # noqa: E402
+    FIRST_OTHER,
+    INSTRUCTIONS,
+    OTHERS,
+    Place,
+    symbol_of,
+)
+from bridge.lang.operations import OLDEST_BYTECODE, SCALARS, VERSION  # noqa: E402
 from bridge.lang.scalar import Scalar  # noqa: E402
 
 _OPERATIONS = """\
@@ -38,7 +44,8 @@ _OPERATIONS = """\
 
 namespace bridge::interpreter {{
 
-constexpr int32_t kVersion = {version};
+// Versions of the bytecode that this library reads; it has the last one.
+constexpr int32_t kOldestVersion = {oldest}, kVersion = {version};
 
 // The operation of an instruction.
 enum Operation : int32_t {{
@@ -132,14 +139,14 @@ def _names() -> list[str]:
     lines = _comment("Any section: to = f(a, b, c).")
     lines += [f"  {symbol_of(scalar.name)}," for scalar in SCALARS]
     lines += [*_comment("The number of elementwise operations."), "  kElementwise,"]
-    place, value = None, " = kElementwise"
+    place, value = None, f" = {FIRST_OTHER}"
     for other in OTHERS:
         if other.place is not place:
             place = other.place
             lines += _comment(place.value)
         lines += [*_comment(other.note), f"  {symbol_of(other.name)}{value},"]
         value = ""
-    return [*lines, "  kOperations,"]
+    return lines
 
 
 def _labels(names: Iterable[str]) -> list[str]:
@@ -185,6 +192,7 @@ def files() -> dict[str, str]:
     halved = [each for each in SCALARS if each.halves]
     return {
         "operations.h": _OPERATIONS.format(
+            oldest=OLDEST_BYTECODE,
             version=VERSION,
             names=joined(_names()),
             arities=joined(_arities()),

@@ -110,7 +110,7 @@ def build_has(count):
     os.environ["BRIDGE_COMPILE"] = "background"
     empty = built_kernels.Kernels(b"", [], [], [8, 1, 0, 1, 0], b"")
     found = dict.fromkeys(range(count), empty)
-    built_kernels.built_kernels = lambda arch: found if arch == "sm_90" else {}
+    built_kernels.built_kernels = lambda arch: found if arch == "sm_90" else dict()
 
 
 def softmax(device):

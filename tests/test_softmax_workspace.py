@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bridge.lang.dtypes import FLOATING
 from bridge.ops.definition import Spec
-from bridge.ops.dtypes import FLOATING
 from bridge.ops.softmax import SOFTMAX, SOFTMAX_DERIVATIVE, SoftmaxDerivativeParams, SoftmaxParams
 
 SEGMENT, NODES, CACHED = 8192, 1024, 24 << 20

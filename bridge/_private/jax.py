@@ -64,6 +64,31 @@ def without_search(flag: Any) -> Iterator[None]:
         flag.set_local(before)
 
 
+_source_context: Any = names.find(
+    "jax._src.source_info_util._source_info_context",
+    "says which line equations come from; without it those of a derivative's rule come from the "
+    "line of the call",
+    None,
+)
+
+
+@contextlib.contextmanager
+def own_lines() -> Iterator[None]:
+    """Equations that are traced meanwhile come from the lines of their own code.
+
+    JAX traces the rule of a custom derivative while equations come from the line of the call.
+    """
+    if _source_context is None:
+        yield
+        return
+    before = _source_context.context
+    _source_context.context = type(before)(None, before.name_stack)
+    try:
+        yield
+    finally:
+        _source_context.context = before
+
+
 def _some_settings() -> Any:
     config: Any = jax.config
     return config.jax_enable_x64, config.jax_default_matmul_precision
@@ -273,6 +298,20 @@ def axes_in_shard_map(context: Any) -> tuple[frozenset[Any], frozenset[Any]] | N
         return None
     several = {name for name, size in axes.mesh.shape.items() if size > 1}
     return frozenset(axes.manual_axes), frozenset(several - axes.manual_axes)
+
+
+def aval_of_result(function: Callable[[Any], Any], x: Any) -> Any:
+    """Returns the type of function(x) for an x of this type, like `jax.eval_shape`.
+
+    Inside a `shard_map` over some axes, JAX loses the mesh of the type that `eval_shape` returns.
+    """
+    (aval,) = jax.make_jaxpr(function)(x).out_avals
+    return aval
+
+
+def partitions_of(spec: Any) -> tuple[Any, ...]:
+    """Returns the mesh axes of the first dimensions: a spec with unreduced axes is no sequence."""
+    return tuple(spec.partitions if hasattr(spec, "partitions") else spec)
 
 
 def device_count(context: Any) -> int:

@@ -11,8 +11,8 @@ from bridge.catalogue import bias_dropout_add, bias_gelu, cross_entropy, gates, 
 from bridge.catalogue.softmax_programs import jacobian_program, softmax_program
 from bridge.generated.requests import Request
 from bridge.lang import codes
+from bridge.lang.dtypes import FLOATING
 from bridge.lang.program import is_parameter
-from bridge.ops.dtypes import FLOATING
 from bridge.ops.program_params import ProgramParams
 from bridge.ops.traced import Traced, traced
 from bridge.ops.usual_programs import requests_towards, usual_requests

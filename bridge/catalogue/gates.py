@@ -99,6 +99,7 @@ def paired_glu(
 
 # The ops for separate gate and up, for both packed in halves, and for both packed in pairs.
 FORMS = (glu, packed_glu, paired_glu)
+OPERANDS = ("gate", "up", "bias", "weight")  # the operands of the public functions
 
 
 # These split a packed bias. A framework's own slices would not do: their gradient joins or adds
@@ -178,8 +179,8 @@ class Glu:
           TypeError, ValueError: as the op and `check_blocks`; for a number of columns that does not
             fit the blocks; for a separate `up` with blocks.
         """
-        self.arrays.known(self.name, "True or False", interleaved=interleaved)
-        self.arrays.known(self.name, "a number", blocks=blocks)
+        self.arrays.known(self.name, "interleaved", interleaved, "True or False")
+        self.arrays.known(self.name, "blocks", blocks)
         static = activation, limit, linear_offset
         if type(blocks) is not int or blocks != 1:
             blocks = check_blocks(self.name, blocks, interleaved)

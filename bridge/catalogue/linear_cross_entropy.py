@@ -1,58 +1,72 @@
-"""Checks and chunk size of linear_cross_entropy, which has the logits of few tokens at a time."""
+"""Cross-entropy of a linear layer's logits, of which only a few rows exist at a time."""
 
 from __future__ import annotations
 
-from bridge.ops.dtypes import FLOATING
-from bridge.ops.form import INTEGERS
+from collections.abc import Callable
+from typing import Any
 
-# Below this many rows, reading the weight and adding to its gradient dominates the product.
-_FEWEST = 256
-_MANY, _FEWEST_OF_MANY = 4096, 512
+from bridge.catalogue.cross_entropy import CrossEntropy, Labels
+from bridge.ops.arrays import Arrays
+from bridge.ops.linear_losses import check_dtypes, check_shapes
+from bridge.ops.scalars import whole_number
 
-
-def chunk_rows(chunk: int | None, rows: int, features: int, columns: int) -> int:
-    """Returns the rows of a chunk; for None, logits take about as much memory as `hidden`."""
-    if chunk is None:
-        wanted = rows * features // max(columns, 1)
-        fewest = _FEWEST if rows < _MANY else _FEWEST_OF_MANY
-        chunk = max(1 << max(wanted - 1, 0).bit_length(), fewest)
-    return min(chunk, max(rows, 1))
+NAME = "linear_cross_entropy"
 
 
-def check_shapes(function: str, shapes: dict[str, tuple[int, ...] | None]) -> None:
-    """Raises ValueError for shapes of hidden, weight, labels and bias that do not fit."""
-    hidden, weight, labels, bias = (shapes[n] for n in ("hidden", "weight", "labels", "bias"))
-    assert hidden is not None
-    assert weight is not None
-    if len(hidden) == 0:
-        raise ValueError(f"{function}: hidden is 0-dimensional, expected [..., features]")
-    if len(weight) != 2 or weight[1] != hidden[-1]:
-        raise ValueError(
-            f"{function}: weight has shape {list(weight)}, expected [columns, {hidden[-1]}]"
+class LinearCrossEntropy:
+    """`linear_cross_entropy` in one framework.
+
+    Args:
+      compute: compute(operands, chunk, options) returns the loss of checked operands.
+    """
+
+    def __init__(
+        self,
+        arrays: Arrays,
+        labels: Labels,
+        losses: CrossEntropy,
+        compute: Callable[[tuple[Any, ...], int | None, Any], Any],
+    ) -> None:
+        self._arrays, self._labels, self._losses = arrays, labels, losses
+        self._compute = compute
+
+    def run(self, operands: tuple[Any, ...], chunk: Any, *options: Any) -> Any:
+        """Returns the loss of hidden, weight, labels and bias.
+
+        Raises:
+          TypeError, ValueError: an argument is not allowed.
+        """
+        checked = self._losses.options(NAME, *options)
+        operands = self.checked(NAME, operands, checked.ignore_index)
+        chunk = self._arrays.known(NAME, "chunk", chunk)
+        if chunk is not None:
+            chunk = whole_number(NAME, "chunk", chunk, 1)
+        return self._compute(operands, chunk, checked)
+
+    def checked(
+        self, function: str, operands: tuple[Any, ...], ignore_index: int, ranks: int = 1
+    ) -> tuple[Any, ...]:
+        """Returns hidden, weight, labels and bias as arrays, in autocast's dtype where that is on.
+
+        The weight is one rank's part of `ranks` equal parts.
+
+        Raises:
+          TypeError, ValueError: as `linear_cross_entropy`.
+        """
+        hidden, weight, labels, bias = operands
+        rows, given = hidden, labels
+        hidden, weight, labels, bias = self._arrays.checked(
+            function, 3, ("labels",), hidden=hidden, weight=weight, labels=labels, bias=bias
         )
-    for name, shape, expected in (
-        ("labels", labels, hidden[:-1]),
-        ("bias", bias, weight[:1]),
-    ):
-        if shape is not None and shape != expected:
-            raise ValueError(
-                f"{function}: {name} has shape {list(shape)}, expected {list(expected)}"
-            )
-
-
-def check_dtypes(function: str, floating: dict[str, str], labels: str) -> None:
-    """Raises TypeError for dtypes that differ or are not supported."""
-    first = floating["hidden"]
-    if first not in FLOATING:
-        raise TypeError(
-            f"{function}: hidden has dtype {first}, expected one of {', '.join(FLOATING)}"
-        )
-    for name, dtype in floating.items():
-        if dtype != first:
-            raise TypeError(
-                f"{function}: {name} has dtype {dtype}, expected {first}, that of hidden"
-            )
-    if labels not in INTEGERS:
-        raise TypeError(
-            f"{function}: labels has dtype {labels}, expected one of {', '.join(INTEGERS)}"
-        )
+        hidden, weight, bias = self._arrays.autocast(hidden, weight, bias)
+        dtype_of = self._arrays.dtype_of
+        floating = {"hidden": hidden, "weight": weight}
+        if bias is not None:
+            floating["bias"] = bias
+        check_shapes(function, labels.shape, **{k: each.shape for k, each in floating.items()})
+        dtypes = {name: dtype_of(each) for name, each in floating.items()}
+        check_dtypes(function, dtypes, dtype_of(labels))
+        self._labels.check_ignored(function, given, ignore_index)
+        columns = weight.shape[0] * ranks
+        self._labels.check_labels(function, given, rows, columns, ignore_index)
+        return hidden, weight, labels, bias

@@ -11,8 +11,8 @@ from typing import Any
 from bridge import lang as bl
 from bridge.catalogue import checks
 from bridge.catalogue.declaration import declared, named
+from bridge.lang.dtypes import FLOATING, promote
 from bridge.ops.arrays import Arrays
-from bridge.ops.dtypes import FLOATING, promote
 
 RMS_CHECKS = {"eps": checks.eps, "offset": checks.finite}
 _NEEDS = {"offset": "weight"}
@@ -187,7 +187,7 @@ def add_layer_norm(
 
 def summands(arrays: Arrays, x: Any, residual: Any) -> tuple[Any, Any, str, str]:
     """Returns x and residual, one of them cast to the sum's dtype, and `dtype` and `like`."""
-    dtypes = arrays.spec_of(x).dtype, arrays.spec_of(residual).dtype
+    dtypes = arrays.dtype_of(x), arrays.dtype_of(residual)
     if not all(dtype in FLOATING for dtype in dtypes):  # the op raises its own error
         return x, residual, "float32", "x"
     dtype = promote(*dtypes)

@@ -57,6 +57,8 @@ class Rotary:
         if of_cos == d:  # doubled
             of_cos = d // 2
             cos, sin = cos[..., :of_cos], sin[..., :of_cos]
+        if 2 * of_cos < d:
+            x = self.arrays.with_whole_rows(x)
         head = x[..., : 2 * of_cos] if 2 * of_cos < d else x
         y = (self.pairs if interleaved else self.halves).run((head, cos, sin), None)
         return y if head is x else self.arrays.concatenated(y, x[..., 2 * of_cos :])

@@ -8,8 +8,8 @@ from typing import Any
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared
 from bridge.catalogue.softmax import check_softmax
+from bridge.lang.dtypes import FLOATING
 from bridge.ops.arrays import Arrays
-from bridge.ops.dtypes import FLOATING
 from bridge.ops.scalars import LARGEST_FLOAT32
 
 _LARGEST = {"float32": LARGEST_FLOAT32, "float64": math.inf}

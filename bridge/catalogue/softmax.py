@@ -22,16 +22,15 @@ from bridge.catalogue.softmax_programs import (
     jacobian_program,
     softmax_program,
 )
+from bridge.lang.dtypes import FLOATING, OF_MASKS
 from bridge.ops.definition import Call, Operands, Places, Spec
-from bridge.ops.dtypes import FLOATING
 from bridge.ops.families import FAMILIES
 from bridge.ops.program_params import ProgramParams
 from bridge.ops.run_program import PROGRAM
 from bridge.ops.scalars import real_number
 
-MASK_DTYPES = ("bool", "uint8")
 _POLARITY = "True (non-zero) hides an element"
-MASK_EXPECTED = f"{' or '.join(MASK_DTYPES)}; {_POLARITY}"
+MASK_EXPECTED = f"{' or '.join(OF_MASKS)}; {_POLARITY}"
 
 # The terms of a derivative: the product, and the factors of the inner products.
 Terms = tuple[bool, bool, bool, bool]
@@ -223,7 +222,7 @@ def backward_params(
 
 
 def _check_mask(function: str, x: Spec, mask: Spec) -> None:
-    if mask.dtype not in MASK_DTYPES:
+    if mask.dtype not in OF_MASKS:
         raise TypeError(f"{function}: mask has dtype {mask.dtype}, expected {MASK_EXPECTED}")
     if not mask.broadcasts_to(x.shape):
         raise ValueError(

@@ -8,11 +8,6 @@ from typing import Any
 
 import numpy as np
 
-# The spacing of numbers at 1, and the smallest and the largest numbers.
-EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
-SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
-LARGEST = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4028e38, "float64": 1.7976e308}
-
 
 @dataclass(frozen=True)
 class Array:

@@ -15,10 +15,10 @@ from bridge.checked.comparisons import hold_same
 from bridge.declared import DeclaredOp
 from bridge.lang import codes, roles
 from bridge.lang.derivatives import modes
+from bridge.lang.dtypes import promote
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.ops.definition import Spec
-from bridge.ops.dtypes import promote
 from bridge.ops.form import check_operands
 from bridge.ops.traced import traced
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from bridge import _native
-from bridge.checked.arrays import SMALLEST, Array, Arrays
+from bridge.checked.arrays import Array, Arrays
 from bridge.checked.comparisons import hold_close, hold_same
 from bridge.checked.derivatives import forward_mode, higher_order, reverse_mode, transpose
 from bridge.checked.example import Example
 from bridge.checked.roundings import hold_right, names_of_pulled
 from bridge.lang import codes, roles
-from bridge.ops.dtypes import FLOATING
+from bridge.lang.dtypes import DTYPES, FLOATING
 
 _MIXES = (("bfloat16", "float32"), ("float32", "float16", "bfloat16"), ("float64", "float16"))
 
@@ -200,7 +200,7 @@ def _special_values(e: Example) -> Iterator[str]:
                 # In about every third row.
                 count = -(-data.size // (3 * max(data.shape[-1:] or (1,))))
                 places = e.rng.choice(data.size, count, replace=False)
-                value = 3 * SMALLEST[array.dtype] if number is None else number
+                value = 3 * DTYPES[array.dtype].smallest if number is None else number
                 data.reshape(-1)[places] = Array.rounded(value, array.dtype).data
             given.append(Array(array.dtype, data))
         operands, weights = given[: len(e.arrays)], given[len(e.arrays) :]

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from bridge.checked.arrays import EPSILON, LARGEST, SMALLEST, Arrays
+from bridge.checked.arrays import Arrays
 from bridge.checked.comparisons import BrokenPromiseError, hold_close
 from bridge.checked.example import Example, shape_of, space_of
 from bridge.lang import roles
+from bridge.lang.dtypes import DTYPES
 from bridge.lang.program import COLUMNS, FULL, Node, Operand, Program, constant_of
 from bridge.lang.reference import evaluate
 
@@ -28,14 +29,15 @@ def hold_right(e: Example, what: str, arrays: Arrays) -> None:
     for name, array, right, dtype, bound in zip(names, found, exact, dtypes, bounds, strict=True):
         if array.dtype != dtype:
             raise BrokenPromiseError(f"{name} is {array.dtype}, expected {dtype}")
-        unit, largest = EPSILON[dtype], LARGEST[dtype]
+        form = DTYPES[dtype]
+        unit, largest = form.epsilon, form.largest
         overflows = np.isinf(array.values) & (array.values * right > 0)
         overflows &= np.abs(right) > largest * (1 - unit)
         expected = (
             np.where(overflows, array.values, right) if right.shape == array.data.shape else right
         )
         hold_close(
-            name, array.values, expected, 4 * unit * np.abs(right) + bound + 4 * SMALLEST[dtype]
+            name, array.values, expected, 4 * unit * np.abs(right) + bound + 4 * form.smallest
         )
 
 
@@ -52,7 +54,8 @@ def _bounds(e: Example, arrays: Arrays, cotangents: Arrays) -> list[Any]:
     the row, of several draws.
     """
     is_double = any(a.dtype == "float64" for a in arrays)
-    unit, space = EPSILON["float64" if is_double else "float32"], space_of(e.program, arrays)
+    unit = DTYPES["float64" if is_double else "float32"].epsilon
+    space = space_of(e.program, arrays)
     operands = [a.values for a in arrays]
     bounds: list[Any] = []
     for program, given in (

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bridge.compared.recording.outside import outside, tensors_in
 from bridge.compared.recording.torch_run import modules_of
 
 
@@ -153,16 +154,11 @@ def check_devices(
 
 
 def _tensors_of(model: Any) -> dict[str, Tensor]:
-    """Returns the tensors that a model holds, and those of a function's closure, by name."""
-    tensors: dict[str, Tensor] = {}
-    for module in modules_of(model):
+    """Returns the tensors that a model holds, and those that its code reads, by name."""
+    modules = modules_of(model)
+    tensors = tensors_in(outside(model, modules))
+    for module in modules:
         tensors.update({**dict(module.named_parameters()), **dict(module.named_buffers())})
-    code = getattr(model, "__code__", None)
-    if code is not None:
-        cells = zip(code.co_freevars, model.__closure__ or (), strict=True)
-        held = {name: cell.cell_contents for name, cell in cells}
-        held.update({name: model.__globals__.get(name) for name in code.co_names})
-        tensors.update({name: value for name, value in held.items() if isinstance(value, Tensor)})
     return tensors
 
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bridge.compared.found import SMALL
+from bridge.lang.dtypes import OF_16_BITS
 
 if TYPE_CHECKING:
     from bridge.compared.found import Found
     from bridge.compared.state import State
-
-NARROW = {"bfloat16", "float16"}
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def _rounding(found: Found, search: State) -> Cause | None:
             names.append(str(np.dtype(eqn.params["new_dtype"])))
         names += [str(getattr(var.aval, "dtype", "")) for var in eqn.outvars]
     for name in names:
-        if name in NARROW:
+        if name in OF_16_BITS:
             return Cause(f"rounded to {name} there", True)
     return None
 
@@ -318,11 +317,14 @@ def _drawn(side: str, is_dropout: bool) -> str:
 def _choice(found: Found, search: State) -> Cause | None:
     if found.torch is None or found.torch.printed is None or not found.torch.printed.is_whole:
         return None
-    a, b = found.expected, found.got
-    if a is None or b is None:
-        return Cause("other whole numbers, and no value behind them differs")
-    place = tuple(np.argwhere(a != b)[0])
-    return Cause(f"chosen from equal numbers, first {a[place]} here, {b[place]} there", True)
+    return found.numbers or Cause("other whole numbers, and no value behind them differs")
+
+
+def cause_of_choice(expected: np.ndarray, got: np.ndarray) -> Cause:
+    """Returns the first of two choices that differ although the numbers behind them are equal."""
+    place = tuple(np.argwhere(expected != got)[0])
+    text = f"chosen from equal numbers, first {expected[place]} here, {got[place]} there"
+    return Cause(text, True)
 
 
 _RULES: list[Callable[[Any, Any], Cause | None]] = [

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bridge.compared.axes import in_order, order_of
+from bridge.compared.axes import order_of
+from bridge.compared.causes import cause_of_choice
 from bridge.compared.found import Found
+from bridge.compared.held import Substitute
 from bridge.compared.layers import again_found
 from bridge.compared.recording.values import Value
 
@@ -70,19 +72,21 @@ def _replaced(search: State, ours: Value, theirs: Value) -> list[Found]:
     """Puts torch's choices in place of those of JAX, of later runs of the line too."""
     tape, replay = search.tape, search.replay
     pairs = [(ours, theirs), *_again(search, ours, theirs)]
-    arrays = search.torch_side.record([t.index for t, _ in pairs])[0].arrays
     with tape.wide():
         got = np.asarray(replay.value(theirs.index))
-        order = order_of(arrays[ours.index], got)
+        array = replay.held.get(ours.index)
+        order = order_of(array, got)
         if order is None:
             return []
         for t, j in pairs:
-            expected = in_order(arrays[t.index], order, j.shape).astype(got.dtype)
-            replay.replaced[j.index] = expected
+            replay.replaced[j.index] = Substitute(t.index, order, j.shape, got.dtype)
             search.joined[j.index] = t.index
+        expected = replay.replaced[theirs.index].arranged(array, got)
+        numbers = cause_of_choice(expected, got)
+        del array, expected, got  # before the run, which needs others
         replay.run(tape.maker[theirs.index])
-    expected = in_order(arrays[ours.index], order, theirs.shape).astype(got.dtype)
-    first = Found(ours, theirs, ours, theirs, expected, got, error=replay.errors[theirs.index])
+    error = replay.errors[theirs.index]
+    first = Found(ours, theirs, ours, theirs, numbers=numbers, error=error)
     return [first, *again_found(first, [(t, j.index) for t, j in pairs[1:]], search, replay.errors)]
 
 

@@ -202,6 +202,8 @@ def _collect(search: Search, report: Report) -> None:
             old.error = max(old.error, part.error)
             old.cause = old.cause or part.cause
     report.gradients = list(search.parameters or dict.fromkeys(search.unpaired_gradients()[0]))
+    if not report.parts:
+        search.pair_nearly()
     report.paired = sum(search.recording.values[k].tells for k in search.torch_pairs)
     report.values = sum(v.tells for v in search.recording.values)
     _add_notes(search, report)

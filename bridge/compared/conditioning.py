@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bridge.compared.axes import in_order, order_of
+from bridge.compared.axes import order_of
+from bridge.compared.held import Substitute
 from bridge.compared.recording.fingerprints import EQUAL
 from bridge.compared.recording.tape import Tape, printed
 from bridge.compared.recording.values import Value
@@ -88,11 +89,16 @@ def rounded_alike(search: State) -> str:
             if (place, operand) in bypassed:
                 continue
             got = np.asarray(replay.value(operand), np.float64)
-            for array in _torch_operands(search, operand):
-                expected = _where_close(array, got)
-                if expected is None or np.array_equal(expected, got, equal_nan=True):
+            partners = _torch_operands(search, operand)
+            for partner in partners:
+                array = replay.held.get(partner, partners)
+                order = order_of(array, got)
+                if order is None:
                     continue
-                replay.bypassed[place, operand] = expected
+                close = Substitute(partner, order, got.shape, within=FLOAT32)
+                if np.array_equal(close.arranged(array, got), got, equal_nan=True):
+                    continue
+                replay.bypassed[place, operand] = close
                 made = tape.values[tape.steps[place].outputs[0]].place
                 line = made.source if made else ""
                 new = printed(_run_to(search, place, target.index))
@@ -108,8 +114,8 @@ def rounded_alike(search: State) -> str:
     return ""
 
 
-def _torch_operands(search: State, operand: int) -> list[np.ndarray]:
-    """Returns arrays that torch rounds, of the shape of a value of JAX, its partner first."""
+def _torch_operands(search: State, operand: int) -> list[int]:
+    """Returns values that torch rounds, of the shape of a value of JAX, its partner first."""
     values, own = search.recording.values, search.tape.values[operand].printed
     assert own is not None
     partner = search.jax_pairs.get(operand, -1)
@@ -121,18 +127,7 @@ def _torch_operands(search: State, operand: int) -> list[np.ndarray]:
         if values[k].tells and other is not None and other.shape == own.shape
     ]
     fitting.sort(key=lambda k: (k != partner, values[k].printed.distance(own)))  # type: ignore[union-attr]
-    return [search.replay.held.get(k, fitting[:TRIES]) for k in fitting[:TRIES]]
-
-
-def _where_close(array: np.ndarray, got: np.ndarray) -> np.ndarray | None:
-    """Returns an array of torch in JAX's arrangement, and JAX's own numbers where they are far."""
-    order = order_of(array, got)
-    if order is None:
-        return None
-    expected = in_order(array, order, got.shape)
-    with np.errstate(invalid="ignore"):
-        is_close = np.abs(expected - got) <= FLOAT32 * np.abs(got)
-    return np.where(is_close, expected, got)
+    return fitting[:TRIES]
 
 
 def _run_to(search: State, place: int, index: int) -> np.ndarray:

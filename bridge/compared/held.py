@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -65,12 +66,34 @@ class Held:
 
 @dataclass(frozen=True)
 class Substitute:
-    """A value of torch in place of one of JAX: its index, the order of its axes, JAX's shape."""
+    """A value of torch in place of one of JAX; its array comes from another run when it is used.
+
+    Attributes:
+      torch: the index of torch's value.
+      order: the order of its axes in JAX's arrangement.
+      shape: JAX's shape.
+      dtype: the dtype of whole numbers, None for float64.
+      within: numbers of JAX that differ by more than this share of themselves stay as they are.
+    """
 
     torch: int
     order: tuple[int, ...]
     shape: tuple[int, ...]
+    dtype: np.dtype | None = None
+    within: float | None = None
 
-    def arranged(self, array: np.ndarray) -> np.ndarray:
-        """Returns torch's array in JAX's arrangement."""
-        return in_order(array, self.order, self.shape)
+    def arranged(self, array: np.ndarray, own: Any) -> np.ndarray:
+        """Returns torch's array in JAX's arrangement.
+
+        Args:
+          array: torch's array.
+          own: the array of JAX.
+        """
+        moved = in_order(array, self.order, self.shape)
+        if self.dtype is not None:
+            return moved.astype(self.dtype)
+        if self.within is None:
+            return moved
+        got = np.asarray(own, np.float64)
+        with np.errstate(invalid="ignore"):
+            return np.where(np.abs(moved - got) <= self.within * np.abs(got), moved, got)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bridge.compared.found import SMALL
 from bridge.compared.gradient_pairs import GradientPairs
 from bridge.compared.recording.jax_run import COTANGENT, JaxSide
 from bridge.compared.recording.recorder import Recording
 from bridge.compared.recording.tape import Tape
 from bridge.compared.recording.torch_run import TorchSide
-from bridge.compared.recording.values import Table, dead, paired
+from bridge.compared.recording.values import Table, Value, dead, paired
 
 
 @dataclass
@@ -39,10 +40,17 @@ class Pairs:
         self.settled_torch: set[int] = set()
         self.parameters: dict[str, None] = {}  # those whose gradient differs, in torch's order
         self._gradients = GradientPairs(self.recording, self.tape)
-        self._backward: set[int] = set()
+        cotangents = {v.index for v in self.tape.values if v.name == COTANGENT}
+        below = set(cotangents)
         for value in self.tape.values:
-            if value.name == COTANGENT or not self._backward.isdisjoint(value.parents):
-                self._backward.add(value.index)
+            if not below.isdisjoint(value.parents):
+                below.add(value.index)
+        self._backward = below - cotangents
+        # Values that outputs were computed from; others belong to the gradients alone.
+        self._forward = {*self.tape.outputs, *self.states}
+        for value in reversed(self.tape.values):
+            if value.index in self._forward:
+                self._forward.update(value.parents)
         self.pair()
 
     def pair(self) -> None:
@@ -78,13 +86,47 @@ class Pairs:
         jax_pairs, torch_pairs = set(self.jax_pairs), set(self.torch_pairs)
         if is_forward:
             # A gradient that is right says nothing about the value that it belongs to.
-            jax_pairs -= self._backward
+            # Nor does the right row of a stack that a scan keeps for its backward pass.
+            turn = min(self._backward, default=len(jax))
+            jax_pairs = {k for k in jax_pairs if k < turn or k in self._forward}
             torch_pairs = {k for k in torch_pairs if k < self.recording.forward}
         self.jax_dead = dead(jax, jax_pairs, wrong_jax, self.settled_jax, self.joined)
         self.torch_dead = dead(torch, torch_pairs, wrong_torch, self.settled_torch)
         if not is_forward:
             # Residuals of the forward pass are no part: torch has no such values.
             self.jax_dead = [k for k in self.jax_dead if k in self._backward]
+
+    def pair_nearly(self) -> None:
+        """Pairs values of models without a part that differ by a constant held in float32.
+
+        Values that hold their rows in another order are paired too.
+        """
+        torch, jax = self.recording.values, self.tape.values
+        for values, pairs, table in (
+            (torch, self.torch_pairs, Table(jax)),
+            (jax, self.jax_pairs, self.torch_table),
+        ):
+            for value in values:
+                if value.tells and value.index not in pairs and value.printed is not None:
+                    near = next(table.equal_to(value.printed, SMALL), None)
+                    pairs.update({} if near is None else {value.index: near.index})
+
+    def before_gradient(self, value: Value) -> Value:
+        """Returns the first wrong value that a wrong gradient was computed from beside a gradient.
+
+        It may be a slope, which a custom rule computes in another line.
+        """
+        values, behind, first = self.tape.values, {value.index}, value
+        if value.index not in self._backward:
+            return value
+        for k in range(value.index, 0, -1):
+            for parent in values[k].parents if k in behind else ():
+                is_own = parent not in self._backward and parent not in self._forward
+                is_own = is_own and values[parent].tells and values[parent].kind != "leaf"
+                if is_own and parent not in self.jax_pairs:
+                    behind.add(parent)
+                    first = values[min(parent, first.index)]
+        return value if first.place == value.place else first
 
     def unpaired_gradients(self) -> tuple[list[str], list[str]]:
         """Returns the parameters of torch and of JAX whose gradient the other side lacks."""

@@ -24,14 +24,14 @@ class Replay:
       most: bytes of the snapshots.
 
     Attributes:
-      replaced: values of torch in place of values, or arrays.
+      replaced: values of torch in place of values.
       bypassed: the same in place of one input of one step, by (step, value).
     """
 
     def __init__(self, tape: Tape, held: Held, most: float) -> None:
         self.tape, self.held, self.most = tape, held, most
-        self.replaced: dict[int, Substitute | np.ndarray] = {}
-        self.bypassed: dict[tuple[int, int], Substitute | np.ndarray] = {}
+        self.replaced: dict[int, Substitute] = {}
+        self.bypassed: dict[tuple[int, int], Substitute] = {}
         self.errors: dict[int, float] = {}  # of the values that were replaced
         self.users: dict[int, list[int]] = {}
         for place, step in enumerate(tape.steps):
@@ -55,14 +55,18 @@ class Replay:
                 return start, dict(arrays)
         return 0, {
             **self.tape.leaves,
-            **{k: self._expected(0, v) for k, v in self.replaced.items() if k in self.tape.leaves},
+            **{
+                k: self._expected(0, v, self.tape.leaves[k])
+                for k, v in self.replaced.items()
+                if k in self.tape.leaves
+            },
         }
 
     def execute(self, place: int, arrays: Arrays) -> None:
         """Runs one step and forgets the arrays that nothing uses later."""
         step = self.tape.steps[place]
         inputs = [
-            self._expected(place, self.bypassed[place, index])
+            self._expected(place, self.bypassed[place, index], arrays[index])
             if (place, index) in self.bypassed
             else arrays[index]
             for index in step.inputs
@@ -85,24 +89,22 @@ class Replay:
     def _in_place_of(self, index: int, array: Any) -> Any:
         if index not in self.replaced:
             return array
-        expected = self._expected(self.tape.maker[index], self.replaced[index])
+        expected = self._expected(self.tape.maker[index], self.replaced[index], array)
         got = np.asarray(array, np.float64)
         self.errors[index] = error_of(expected, got)
         return expected
 
-    def _expected(self, place: int, substitute: Substitute | np.ndarray) -> np.ndarray:
-        """Returns torch's array, for a run that is at a step."""
-        if isinstance(substitute, np.ndarray):
-            return substitute
+    def _expected(self, place: int, substitute: Substitute, own: Any) -> np.ndarray:
+        """Returns torch's array in place of one of JAX, for a run that is at a step."""
 
         def soon() -> Iterator[int]:
             steps = [(self.tape.maker.get(j, 0), s) for j, s in self.replaced.items()]
             steps += [(step, s) for (step, _), s in self.bypassed.items()]
             for step, other in sorted(steps, key=lambda pair: pair[0]):
-                if step >= place and isinstance(other, Substitute):
+                if step >= place:
                     yield other.torch
 
-        return substitute.arranged(self.held.get(substitute.torch, soon()))
+        return substitute.arranged(self.held.get(substitute.torch, soon()), own)
 
     def _keep(self, place: int, arrays: Arrays) -> None:
         """Takes a snapshot, unless all of them would be too large."""

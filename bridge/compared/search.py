@@ -158,7 +158,7 @@ class Search(State):
                 or unmoved(values, values[k]).index in earlier
             ]
             if not parents:
-                return values[start]
+                return self.before_gradient(values[start])
             start = parents[0]
 
     def _replace(self, join: Join, first: Value) -> list[tuple[Value, int]]:

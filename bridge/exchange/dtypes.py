@@ -7,15 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-_NAMES = (
-    *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
-    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
-    *("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"),
-)
-WIDE = frozenset({"uint64", "int64", "float64", "complex128"})
+from bridge.lang.dtypes import DTYPES
 
 # These are DLPack's newest dtype codes: a framework without them gets bytes instead.
 FLOAT8 = frozenset({"float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"})
+WIDE = frozenset({"uint64", "int64", "float64", "complex128"})
+_NAMES = (*DTYPES, "complex64", "complex128", *sorted(FLOAT8))
 
 TO_JAX: dict[torch.dtype, np.dtype] = {getattr(torch, n): jnp.dtype(n) for n in _NAMES}
 TO_TORCH: dict[np.dtype, torch.dtype] = {array: tensor for tensor, array in TO_JAX.items()}

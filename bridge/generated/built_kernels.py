@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from bridge import _native
 from bridge.lang.bytecode import HEADER_WORDS
+from bridge.lang.dtypes import NUMBERS
 
 ARCHIVE = "bridge_cuda_programs.zip"
 INDEX = "index.json"
@@ -47,8 +48,6 @@ class Kernels(NamedTuple):
 
 Key = tuple[bytes, tuple[int, ...]]
 
-_INT64 = 6  # as numbered in cpp/include/bridge/bridge.h; other integers have larger numbers
-
 
 def fixed_words(words: bytes, free: Sequence[int]) -> bytes:
     """Returns the bytecode with all bits set in place of the free constants.
@@ -63,8 +62,8 @@ def fixed_words(words: bytes, free: Sequence[int]) -> bytes:
 
 
 def key_of(words: bytes, dtypes: Sequence[int], free: Sequence[int]) -> Key:
-    """Returns the cache key of kernels, which read integers of any dtype."""
-    return fixed_words(words, free), tuple([min(dtype, _INT64) for dtype in dtypes])
+    """Returns the cache key of kernels, which read integers of any dtype: int64 is the first."""
+    return fixed_words(words, free), tuple([min(dtype, NUMBERS["int64"]) for dtype in dtypes])
 
 
 def _archive() -> Path:

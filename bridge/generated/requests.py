@@ -29,15 +29,10 @@ from bridge.generated.cache import RejectedError, forget, give_way, log, stop
 from bridge.generated.compiler import library_of
 from bridge.generated.cuda_compiler import cubin_of
 from bridge.lang.bytecode import words_of
+from bridge.lang.dtypes import NUMBERS
 from bridge.lang.emission.cpu import free_constants, source_of
 from bridge.lang.emission.cuda import Emitted, cuda_source_of
 from bridge.lang.program import Program
-
-# The order of the numbers in cpp/include/bridge/bridge.h.
-_DTYPES = (
-    *("float16", "bfloat16", "float32", "float64"),
-    *("bool", "uint8", "int64", "uint32", "int8", "int16", "int32", "uint16", "uint64"),
-)
 
 _Key = tuple[bytes, tuple[str, ...], str]
 
@@ -80,7 +75,7 @@ class Request:
         return words_of(self.program, self.has_start)
 
     def dtype_numbers(self) -> list[int]:
-        return [_DTYPES.index(dtype) for dtype in self.dtypes]
+        return [NUMBERS[dtype] for dtype in self.dtypes]
 
     def free(self) -> list[int]:
         """Returns the numbers of the free constants, which are read from the bytecode of each call.

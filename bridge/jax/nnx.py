@@ -24,7 +24,7 @@ from bridge.jax._adapter.avals import spec_of
 from bridge.jax._ops.bias_dropout_add import bias_dropout_add
 from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.softmax import as_mask, as_scale, softmax
-from bridge.ops.dtypes import FLOATING
+from bridge.lang.dtypes import FLOATING
 from bridge.ops.scalars import whole_number
 
 need("bridge.jax.nnx", "flax")

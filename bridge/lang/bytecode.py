@@ -32,23 +32,7 @@ from bridge.lang.stages import written_out
 
 HEADER_WORDS = 11  # of a program, before its floating constants of two words each
 
-# In the order of the enumeration in cpp/program/program.h.
-ROLES = ("full", "row", "per_row", "label", "table", "mask", "halves", "integer", "pairs")
-
-
 _AGAIN = 1 << 16
-
-_ROLE_OF = {
-    roles.Full: "full",
-    roles.Row: "row",
-    roles.PerRow: "per_row",
-    roles.PerRowOfIntegers: "label",
-    roles.Table: "table",
-    roles.Mask: "mask",
-    roles.Halves: "halves",
-    roles.Pairs: "pairs",
-    roles.Integer: "integer",
-}
 _LOADS = {"per_row": "load_row", "label": "load_label", "integer": "load_label"}
 # Operations whose arguments are arrays; the others read registers.
 _ON_ARRAYS = frozenset({"load_row", "load_label", "load", "load_mask"})
@@ -96,7 +80,7 @@ class _Lowered:
     ) -> int:
         operation = node.operation
         if operation == "operand":
-            role = _ROLE_OF[program.operands[node.static[0]].role]
+            role = roles.NAMES[program.operands[node.static[0]].role]
             load = _LOADS.get(role, "load_mask" if role == "mask" else "load")
             return self._add(load, (), node.static, node.axes, node.dtype)
         if operation == "keep":
@@ -135,7 +119,7 @@ class Writer:
         self.nodes = self.lowered.nodes
         self.phases = self._phases()
         self.results = [
-            (number, _ROLE_OF[result.role], nodes)
+            (number, roles.NAMES[result.role], nodes)
             for number, (result, nodes) in enumerate(
                 zip(program.results, self.lowered.results, strict=True)
             )
@@ -345,7 +329,7 @@ class Writer:
 
     def words(self) -> bytes:
         program = self.program
-        operand_roles = [_ROLE_OF[operand.role] for operand in program.operands]
+        operand_roles = [roles.NAMES[operand.role] for operand in program.operands]
         operand_roles += ["integer"] * self.has_start
         header = [
             VERSION,
@@ -366,8 +350,8 @@ class Writer:
             words.frombytes(struct.pack("=d", float(constant_of(self.nodes[number]))))
         for number in self.integers:
             words.frombytes(struct.pack("=q", constant_of(self.nodes[number])))
-        words.extend(ROLES.index(role) for role in operand_roles)
-        words.extend(ROLES.index(role) for _, role, _ in self.results)
+        words.extend(roles.NUMBERS[role] for role in operand_roles)
+        words.extend(roles.NUMBERS[role] for _, role, _ in self.results)
         sections = self.sections()
         words.extend(len(instructions) for _, instructions in sections)
         for _, instructions in sections:

@@ -16,7 +16,8 @@ from typing import Any
 
 from bridge.lang import narrowing, roles, stages
 from bridge.lang.derivatives import custom, modes
-from bridge.lang.operations import DTYPES_OF_16_BITS, VERSION
+from bridge.lang.dtypes import OF_16_BITS
+from bridge.lang.operations import VERSION
 from bridge.lang.program import (
     COLUMNS,
     REDUCTIONS,
@@ -100,7 +101,7 @@ def texts_of(code: str) -> dict[str, str]:
     coded = parse(code)
     if narrowing.depends_on_functions(coded.program, coded.keeps):
         return {"": code}
-    narrow = {d: _text({**json.loads(code), "accuracy": d}) for d in DTYPES_OF_16_BITS}
+    narrow = {d: _text({**json.loads(code), "accuracy": d}) for d in OF_16_BITS}
     return {"": code, **narrow}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from bridge.lang import philox, roles
+from bridge.lang.dtypes import FLOATING
 from bridge.lang.errors import refuse
 from bridge.lang.program import COLUMNS, FULL
 from bridge.lang.values import ColumnSum, HalvesValue, Typed, Unusable, Value, builder_of
@@ -51,7 +52,6 @@ __all__ = [
 ]
 
 GELU_KINDS = ("tanh", "none", "sigmoid")
-ROUNDINGS = ("float16", "bfloat16", "float32", "float64")
 
 
 def apply(operation: str, *arguments: Any, static: Any = None) -> Value:
@@ -199,8 +199,8 @@ def rounded(x: Any, dtype: str) -> Value:
     Tangents and cotangents are rounded too: they have the same bits as if the op ended here, stored
     the value in that dtype, and another op read it.
     """
-    if dtype not in ROUNDINGS:
-        raise refuse(f"rounded has no dtype {dtype!r}: one of {', '.join(map(repr, ROUNDINGS))}")
+    if dtype not in FLOATING:
+        raise refuse(f"rounded has no dtype {dtype!r}: one of {', '.join(map(repr, FLOATING))}")
     return apply("rounded", x, static=dtype) if dtype != "float64" else x + -0.0
 
 

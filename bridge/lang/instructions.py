@@ -1,6 +1,6 @@
 """The instruction set of the interpreter: scalar operations, and the instructions around them.
 
-A number is a place in `INSTRUCTIONS`. cmake/write_operations.py writes the same numbers for C++.
+cmake/write_operations.py writes the same numbers for C++.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ OTHERS: tuple[Other, ...] = (
 )
 INSTRUCTIONS: tuple[Scalar | Other, ...] = (*SCALARS, *OTHERS)
 BY_NAME = {each.name: each for each in INSTRUCTIONS}
-NUMBERS = {each.name: number for number, each in enumerate(INSTRUCTIONS)}
+FIRST_OTHER = 256  # more scalar operations than there will be: they have the numbers below
+NUMBERS = {each.name: number for number, each in enumerate(SCALARS)}
+NUMBERS |= {each.name: number for number, each in enumerate(OTHERS, FIRST_OTHER)}
 INTEGER = frozenset(
     each.name.removeprefix("integer_") for each in OTHERS if each.place is Place.ANY
 ) - {"float"}

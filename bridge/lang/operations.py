@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from bridge.lang.dtypes import DTYPES, OF_16_BITS
 from bridge.lang.gelu_reference import gelu_derivative
 from bridge.lang.scalar import COARSE, CONVERSION, FUNCTION, ROOT, SHORT, Cost, Halves, Scalar
 
-VERSION = 10  # of programs, as text and as bytecode: docs/architecture.md says when it rises
+VERSION = 11  # of programs, as text and as bytecode: docs/architecture.md says when it rises
+OLDEST_BYTECODE = 11  # the first version with today's numbers of instructions
 
-DTYPES_OF_16_BITS = ("float16", "bfloat16")
 _GELU = {"tanh": "gelu_tanh", "none": "gelu_erf", "sigmoid": "gelu_sigmoid"}
 
 
@@ -52,17 +53,14 @@ def _softplus(x: Any) -> Any:
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
-# Bits of the significand, exponents of the smallest number and of the first one out of range.
-_FORMATS = {"float16": (11, -24, 16), "bfloat16": (8, -133, 128), "float32": (24, -149, 128)}
-
 
 def _rounded(x: Any, dtype: str) -> Any:
     """Rounds to the nearest numbers of a narrower type, ties to even."""
-    bits, smallest, beyond = _FORMATS[dtype]
+    form = DTYPES[dtype]
     _, exponent = np.frexp(x)
-    unit = np.ldexp(1.0, np.maximum(exponent - bits, smallest))
+    unit = np.ldexp(1.0, np.maximum(exponent - form.bits, form.least))
     nearest = np.rint(x / unit) * unit
-    return np.where(np.abs(nearest) >= np.ldexp(1.0, beyond), np.copysign(np.inf, x), nearest)
+    return np.where(np.abs(nearest) >= np.ldexp(1.0, form.beyond), np.copysign(np.inf, x), nearest)
 
 
 # ---- Derivatives ----
@@ -186,7 +184,7 @@ def _rounding(dtype: str, element: str, cost: Cost) -> Scalar:
 
 
 # Their numbers are their places. Programs that JAX has exported or cached contain the numbers: add
-# an operation at the end, and raise VERSION.
+# an operation at the end, and raise VERSION. The same goes for OTHERS in instructions.py.
 SCALARS: tuple[Scalar, ...] = (
     Scalar("neg", 1, SHORT, "math::negated(a)", np.negative, symbol="Negative"),
     _function(
@@ -234,7 +232,7 @@ SCALARS: tuple[Scalar, ...] = (
         _EXP_LOW,
         name="exp_low_16",
         cpp="math::exp_low<true>(a)",
-        of=tuple(("exp_low", dtype) for dtype in DTYPES_OF_16_BITS),
+        of=tuple(("exp_low", dtype) for dtype in OF_16_BITS),
         is_for_16_bits=True,
     ),
     Scalar("add", 2, SHORT, "a + b", np.add),

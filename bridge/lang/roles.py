@@ -87,4 +87,17 @@ class Integer(Annotation):
 
 DOUBLE = (Halves, Pairs)  # two Fulls in one array
 SPACIOUS = (Full, *DOUBLE)  # a number at every place: the first operand's shape gives the space
-ANNOTATIONS = (Full, Row, PerRow, PerRowOfIntegers, Table, Mask, Halves, Pairs, Integer)
+# The names of all roles, in the order of their numbers in the bytecode (cpp/program/program.h).
+NAMES = {
+    Full: "full",
+    Row: "row",
+    PerRow: "per_row",
+    PerRowOfIntegers: "label",
+    Table: "table",
+    Mask: "mask",
+    Halves: "halves",
+    Integer: "integer",
+    Pairs: "pairs",
+}
+ANNOTATIONS = tuple(NAMES)
+NUMBERS = {name: number for number, name in enumerate(NAMES.values())}

@@ -81,6 +81,8 @@ class Declaration:
         Raises:
           TypeError, ValueError: from a check.
         """
+        if not self.checks:
+            return tuple(values)
         found = []
         for name, value in zip(self.static, values, strict=True):
             check = self.checks.get(name)

@@ -18,24 +18,38 @@ class Arrays(Protocol):
           name: the public function's name in messages, in place of the declaration's.
         """
 
-    def known(self, name: str, expected: str, /, **values: Any) -> None:
-        """Raises TypeError for a traced argument of the function `name`."""
+    def known(self, function: str, name: str, value: Any, expected: str = "a number") -> Any:
+        """Returns a static argument; raises TypeError if it is known only at run time."""
 
-    def checked(self, name: str, required: int, /, **arrays: Any) -> tuple[Any, ...]:
+    def checked(
+        self, name: str, required: int, integers: Sequence[str] = (), /, **arrays: Any
+    ) -> tuple[Any, ...]:
         """Returns the arguments as arrays; all after the first `required` may be None.
+
+        Args:
+          integers: the names of arrays of integers.
 
         Raises:
           TypeError, ValueError: an argument is not an array; `name` is the function in messages.
         """
 
+    def autocast(self, *arrays: Any) -> tuple[Any, ...]:
+        """Returns the arrays, in the dtype of torch's autocast where that is on."""
+
     def spec_of(self, array: Any) -> Spec:
         """Returns shape and dtype."""
+
+    def dtype_of(self, array: Any) -> str:
+        """Returns the name of the dtype, one object for all arrays of a dtype."""
 
     def cast(self, x: Any, dtype: str) -> Any:
         """Returns x in another dtype."""
 
     def concatenated(self, first: Any, second: Any) -> Any:
         """Joins two arrays along the last dimension, in the dtype of the first."""
+
+    def with_whole_rows(self, x: Any) -> Any:
+        """Returns x with rows that no sharding type splits, for a slice of columns."""
 
     def zeros(self, like: Any, shape: Sequence[int], dtype: str) -> Any:
         """Returns zeros on the device of `like`."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-# The constants of cpp/drivers/columns/column_sum_tree.h, column_sums.cuh and cpp/cuda/simt_cuda.h:
-# rows of a leaf, rows of a chunk, children of a node, and the fewest leaves and elements for a
-# column driver.
-_LEAF_ROWS, _CHUNK_ROWS, _WIDTH = 16, 128, 64
-_MANY_LEAVES, _MANY_ELEMENTS = 66, 1 << 24
+from bridge.lang.trees import CHUNK_ROWS, LEAF_ROWS
+
+# Nodes that a block adds (cpp/drivers/columns/column_sums.cuh), and the fewest leaves and elements
+# for a column driver (cpp/cuda/simt_cuda.h).
+TREE_WIDTH = 64
+MANY_LEAVES, MANY_ELEMENTS = 66, 1 << 24
 
 
 def column_sums_workspace_bytes(
@@ -24,12 +25,12 @@ def column_sums_workspace_bytes(
     if not all(isinstance(n, int) for n in shape):
         # c + ⌈c/64⌉ + ⌈c/64²⌉ + … (down to 1, which is the result) ≤ c + ⌊c/32⌋. Each of at most
         # eleven levels is rounded up to 16 bytes.
-        chunks = (rows + _CHUNK_ROWS - 1) // _CHUNK_ROWS
+        chunks = (rows + CHUNK_ROWS - 1) // CHUNK_ROWS
         return _rounded(sums * rows * vector) + vector * (chunks + chunks // 32) + 256
-    leaves, chunks = -(-rows // _LEAF_ROWS), -(-rows // _CHUNK_ROWS)
+    leaves, chunks = -(-rows // LEAF_ROWS), -(-rows // CHUNK_ROWS)
     # For sums whose chunks a column driver adds, or that follow a row driver.
     added = 0 if chunks <= 1 else _rounded(chunks * vector) + _levels(chunks, vector)
-    if batch * leaves >= _MANY_LEAVES and batch * rows * cols >= _MANY_ELEMENTS:
+    if batch * leaves >= MANY_LEAVES and batch * rows * cols >= MANY_ELEMENTS:
         own = _rounded(sums * leaves * vector) + _levels(leaves, vector)
     else:
         own = _rounded(sums * rows * vector) + added
@@ -39,7 +40,7 @@ def column_sums_workspace_bytes(
 def _levels(count: int, vector: int) -> int:
     """Returns the bytes of the levels above `count` nodes, without the root."""
     found = 0
-    while (count := -(-count // _WIDTH)) > 1:
+    while (count := -(-count // TREE_WIDTH)) > 1:
         found += _rounded(count * vector)
     return found
 

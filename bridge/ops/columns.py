@@ -15,15 +15,14 @@ import numpy as np
 
 from bridge.lang import codes, functions, roles
 from bridge.lang.tracing import declared, trace
+from bridge.lang.trees import CHUNK_COLUMNS, QUARTER_COLUMNS
 from bridge.ops.program_params import ProgramParams
 from bridge.ops.run_program import PROGRAM
 from bridge.ops.sums import sum_along_rows, sum_of
 
-# Columns of a chunk; a binary tree adds the sums of chunks: cpp/drivers/rows/row_sum_tree.h.
-CHUNK = 1024
 # Places in a chunk of two numbers that are added first.
-_FIRST = (np.arange(2)[:, None] * 512 + np.arange(256)).ravel()
-_PAIRS = (_FIRST, _FIRST + 256)
+_FIRST = (np.arange(2)[:, None] * 2 * QUARTER_COLUMNS + np.arange(QUARTER_COLUMNS)).ravel()
+_PAIRS = (_FIRST, _FIRST + QUARTER_COLUMNS)
 
 
 def call_on_columns(
@@ -102,9 +101,9 @@ class _Nodes:
         return _Nodes(local, columns)
 
     def __init__(self, local: int, columns: int) -> None:
-        chunks, rest = divmod(local, CHUNK)
+        chunks, rest = divmod(local, CHUNK_COLUMNS)
         # A part of whole chunks is cut into the fewest complete subtrees.
-        size = CHUNK if rest else CHUNK * (chunks & -chunks)
+        size = CHUNK_COLUMNS if rest else CHUNK_COLUMNS * (chunks & -chunks)
         self.local, self.size, self.is_subtree = local, size, size == local
         start = np.arange(0, columns, local)[:, None]
         self.before = start[:, 0] % size
@@ -180,14 +179,14 @@ def _neighbours_first(count: int) -> Any:
     node's number from the lowest on. A chunk goes through the bits of a place from the highest on,
     with the highest two swapped. `count` stands for a missing node.
     """
-    levels = min(count - 1, CHUNK - 1).bit_length()
+    levels = min(count - 1, CHUNK_COLUMNS - 1).bit_length()
     bits = [*reversed(range(levels))]
     if levels == 10:
         bits[:2] = 8, 9
     node = np.arange(1 << levels)
     chunk = np.empty_like(node)
     chunk[sum((node >> i & 1) << bit for i, bit in enumerate(bits))] = node
-    index = np.arange(0, count, CHUNK)[:, None] + chunk
+    index = np.arange(0, count, CHUNK_COLUMNS)[:, None] + chunk
     return np.where(index < count, index, count)
 
 

@@ -20,7 +20,7 @@ class Role(enum.Enum):
     FULL = "full"  # [*batch, *rows, d]
     HALVES = "halves"  # [*batch, *rows, 2d]: two arrays of the space side by side
     PAIRS = "pairs"  # the same, the two alternating along the last dimension
-    PER_ROW = "per row"  # floats [*batch, *rows]
+    PER_ROW = "per_row"  # floats [*batch, *rows]
     LABEL = "label"  # integers of any dtype [*batch, *rows]
     ROW = "row"  # [*batch, d]: one vector for all rows of a batch
     TABLE = "table"  # floats of any shape that broadcasts to FULL from the right

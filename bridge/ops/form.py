@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bridge.lang import codes, roles
+from bridge.lang.dtypes import FLOATING, INTEGERS, OF_MASKS, promote
 from bridge.lang.program import Program
 from bridge.ops.definition import Role, Spec, shape_in, space_of
-from bridge.ops.dtypes import FLOATING, promote
 from bridge.ops.program_params import ROLES, ProgramParams
 
 
@@ -45,13 +45,10 @@ class Form:
         )
 
 
-INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-
-
 def dtypes_of_role(role: type[roles.Annotation]) -> tuple[str, ...]:
     """Returns the names of the dtypes that an operand may have."""
     if role is roles.Mask:
-        return ("bool", "uint8")
+        return OF_MASKS
     return INTEGERS if role.integer else FLOATING
 
 

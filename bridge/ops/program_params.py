@@ -9,17 +9,7 @@ from dataclasses import dataclass, replace
 from bridge.lang import codes, roles
 from bridge.ops.definition import Role
 
-ROLES = {
-    roles.Full: Role.FULL,
-    roles.Row: Role.ROW,
-    roles.PerRow: Role.PER_ROW,
-    roles.PerRowOfIntegers: Role.LABEL,
-    roles.Table: Role.TABLE,
-    roles.Mask: Role.MASK,
-    roles.Halves: Role.HALVES,
-    roles.Pairs: Role.PAIRS,
-    roles.Integer: Role.INTEGER,
-}
+ROLES = {role: Role(name) for role, name in roles.NAMES.items()}
 
 
 @dataclass(frozen=True, repr=False)

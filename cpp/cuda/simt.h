@@ -18,7 +18,7 @@
 //   kCachedBytes                                 // bytes that a launch finds again in the L2 cache
 //   kRowBytes                                    // the share of each multiprocessor in them
 //   kArch                                        // 10 times the compute capability, in a kernel
-//   kManyLanes, kManyElements                    // for column sums: leaves and elements from which
+//   kManyLeaves, kManyElements                   // for column sums: leaves and elements from which
 //                                                // a team takes the rows of a leaf in sequence
 //   Index block_index(), block_count();          // three-dimensional grid
 //   int thread_index();                          // blocks are one-dimensional

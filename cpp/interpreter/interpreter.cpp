@@ -55,7 +55,7 @@ RoundedSums sums_of(const bridge_program& call, int32_t result, int64_t batch) {
     offset += batch % call.size[d] * array.stride[d];
     batch /= call.size[d];
   }
-  return {static_cast<char*>(array.data) + offset * dtype_bytes(array.dtype), array.dtype};
+  return {static_cast<char*>(array.data) + offset * element_bytes(array.dtype), array.dtype};
 }
 
 // Writes the sums over no rows, which are zero.
@@ -64,7 +64,7 @@ void clear_sums(const View& view, const bridge_program& call, int64_t batches) {
     if (view.result_role(i) != Role::row) continue;
     for (int64_t batch = 0; batch < batches; ++batch) {
       const RoundedSums array = sums_of(call, i, batch);
-      memset(array.data, 0, static_cast<size_t>(call.cols * dtype_bytes(array.dtype)));
+      memset(array.data, 0, static_cast<size_t>(call.cols * element_bytes(array.dtype)));
     }
   }
 }
@@ -217,7 +217,7 @@ uint32_t prepare_results(const MachineTable& machine, const View& view, const br
     const Role role = view.result_role(i);
     if (role != Role::full && role != Role::halves) continue;
     const int64_t cols = role == Role::halves ? 2 * call.cols : call.cols;
-    const int64_t bytes = counts.batches * counts.rows * cols * dtype_bytes(array.dtype);
+    const int64_t bytes = counts.batches * counts.rows * cols * element_bytes(array.dtype);
     if (bytes < kLeastLargeBytes) continue;
     bool is_operand = false;
     for (int32_t o = 0; o < call.operands; ++o)

@@ -59,7 +59,7 @@ struct Call {
         rows{counts.batches * leaf_count(counts.rows), leaf_count(counts.rows), counts.rows,
              static_cast<int32_t>(kLeafRows)},
         column_sums(column_sum_count(checked)) {
-    const bool are_many = rows.count >= simt::kManyLanes && call.cols > 0 &&
+    const bool are_many = rows.count >= simt::kManyLeaves && call.cols > 0 &&
                           counts.batches * counts.rows >= simt::kManyElements / call.cols;
     if (!are_many && !is_check) rows = {counts.batches * counts.rows, counts.rows, counts.rows, 1};
   }
@@ -153,7 +153,8 @@ const char* enqueue_sums(const Call& call, const bridge_program_array& result, c
       rest /= call.call.size[e];
     }
     const columns::Array output{
-        static_cast<char*>(result.data) + offset * dtype_bytes(result.dtype), result.dtype, stride};
+        static_cast<char*>(result.data) + offset * element_bytes(result.dtype), result.dtype,
+        stride};
     const char* error =
         enqueue_sums(call, together, output, values + group * step, workspace, stream);
     if (error != nullptr) return error;

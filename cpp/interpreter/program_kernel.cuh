@@ -8,6 +8,7 @@
 #include "drivers/columns/elements.cuh"
 #include "drivers/rows/row_sum_tree.h"
 #include "interpreter/kernel_program.h"
+#include "interpreter/team_exchange.cuh"
 #include "math/philox.h"
 #include "program/elementwise.h"
 #include "program/integers.h"
@@ -149,7 +150,7 @@ class ProgramThread {
   }
   BRIDGE_DEVICE void end_chunk(const Packed& in, int64_t chunk) {
     if (in.operation == kSum) {
-      push(in.extra, chunk, sum_of_team(real(in.extra + static_cast<uint32_t>(depth_))));
+      push(in.extra, chunk, sum_of_team(real(in.extra + static_cast<uint32_t>(depth_)), team()));
     }
   }
   BRIDGE_DEVICE void end_reduction(const Packed& in) {
@@ -162,58 +163,16 @@ class ProgramThread {
     }
     const Real own = real(in.extra);
     const Real largest =
-        best_of_team(own, [](Real a, Real b) { return order_of(a) > order_of(b); });
+        best_of_team(own, team(), [](Real a, Real b) { return order_of(a) > order_of(b); });
     if (in.operation == kMax) {
       real(in.to) = number_of<Real>(order_of(largest));
       return;
     }
     const int64_t place = order_of(own) == order_of(largest) ? integer(in.c) : program_.cols;
-    integer(in.to) = best_of_team(place, [](int64_t a, int64_t b) { return a < b; });
+    integer(in.to) = best_of_team(place, team(), [](int64_t a, int64_t b) { return a < b; });
   }
 
-  // Returns the sum to every thread of the team, in the order of row_sum_tree.h.
-  BRIDGE_DEVICE Real sum_of_team(Real value) {
-    constexpr int kWarps = kProgramThreads / simt::kWarpThreads;
-    const int warps = program_.team / simt::kWarpThreads;
-    if (warps > 1) {
-      Real* shared = reinterpret_cast<Real*>(exchanged_);
-      simt::sync();  // the previous exchange has been read
-      shared[in_team_] = value;
-      simt::sync();
-      Real part[kWarps];
-#pragma unroll
-      for (int i = 0; i < kWarps; ++i) {
-        part[i] =
-            i < warps ? shared[i * simt::kWarpThreads + in_team_ % simt::kWarpThreads] : Real(-0.0);
-      }
-#pragma unroll
-      for (int half = kWarps / 2; half > 0; half /= 2) {
-#pragma unroll
-        for (int i = 0; i < half; ++i) part[i] = part[i] + part[i + half];
-      }
-      value = part[0];
-    }
-    for (int bit = simt::kWarpThreads / 2; bit > 0; bit /= 2) {
-      value = value + simt::shuffle_xor(value, bit);
-    }
-    return value;
-  }
-
-  template <class T, class IsBetter>
-  BRIDGE_DEVICE T best_of_team(T value, const IsBetter& is_better) {
-    for (int bit = simt::kWarpThreads / 2; bit > 0; bit /= 2) {
-      const T other = simt::shuffle_xor(value, bit);
-      value = is_better(other, value) ? other : value;
-    }
-    const int warps = program_.team / simt::kWarpThreads;
-    if (warps == 1) return value;
-    T* shared = reinterpret_cast<T*>(exchanged_);
-    simt::sync();  // the previous exchange has been read
-    if (in_team_ % simt::kWarpThreads == 0) shared[in_team_ / simt::kWarpThreads] = value;
-    simt::sync();
-    for (int i = 0; i < warps; ++i) value = is_better(shared[i], value) ? shared[i] : value;
-    return value;
-  }
+  BRIDGE_DEVICE Team team() const { return {exchanged_, program_.team, in_team_}; }
 
   // ---- Arrays ----
 

@@ -7,7 +7,8 @@
 
 namespace bridge::interpreter {
 
-constexpr int32_t kVersion = 10;
+// Versions of the bytecode that this library reads; it has the last one.
+constexpr int32_t kOldestVersion = 11, kVersion = 11;
 
 // The operation of an instruction.
 enum Operation : int32_t {
@@ -89,7 +90,7 @@ enum Operation : int32_t {
   // The number of elementwise operations.
   kElementwise,
   // Integers. Comparisons give a truth value, and kFloat a floating number.
-  kIntegerNegative = kElementwise,
+  kIntegerNegative = 256,
   kIntegerAdd,
   kIntegerSubtract,
   kIntegerMultiply,
@@ -136,7 +137,6 @@ enum Operation : int32_t {
   kMax,
   // into an integer row register
   kArgmax,
-  kOperations,
 };
 
 // Returns how many registers an elementwise operation reads. Always inline, as is everything that

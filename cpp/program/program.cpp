@@ -1,5 +1,6 @@
 #include "program/program.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include <vector>
@@ -209,6 +210,16 @@ class Checker {
 
 bool is_in(int32_t value, int32_t low, int32_t high) { return value >= low && value <= high; }
 
+// Returns a sentence that stays until the thread's next call.
+const char* of_another_version(int32_t version) {
+  thread_local char text[160];
+  snprintf(text, sizeof text,
+           "it has version %d, but this bridge reads versions %d to %d: install a bridge as new as "
+           "the one that exported it, or export it again",
+           version, kOldestVersion, kVersion);
+  return text;
+}
+
 }  // namespace
 
 bool outline(const int32_t* words, int64_t count, View* view, const char** why) {
@@ -219,7 +230,9 @@ bool outline(const int32_t* words, int64_t count, View* view, const char** why) 
   if (words == nullptr || count < kHeaderWords) return fail("it is shorter than its header");
   memcpy(&view->header, words, sizeof(Header));
   const Header& header = view->header;
-  if (header.version != kVersion) return fail("it is of another version");
+  if (!is_in(header.version, kOldestVersion, kVersion)) {
+    return fail(of_another_version(header.version));
+  }
   if (!is_in(header.operands, 1, BRIDGE_MAX_PROGRAM_OPERANDS) ||
       !is_in(header.results, 1, BRIDGE_MAX_PROGRAM_RESULTS) ||
       !is_in(header.tiles, header.constants, kMostRegisters) ||

@@ -6,8 +6,6 @@
 namespace bridge::interpreter {
 namespace {
 
-bool is_floating(int32_t dtype) { return dtype >= BRIDGE_FLOAT16 && dtype <= BRIDGE_FLOAT64; }
-
 bool is_dtype_of(Role role, int32_t dtype) {
   switch (role) {
     case Role::mask:
@@ -62,7 +60,7 @@ int32_t column_sum_count(const View& view) {
 bridge_status validate(const bridge_program& call, View* view, char* message, size_t bytes) {
   const char* why = nullptr;
   if (read(call.code, call.words, view, &why)) return check_arrays(call, *view, message, bytes);
-  snprintf(message, bytes, "program: its words are malformed: %s", why);
+  snprintf(message, bytes, "program: its bytecode cannot be read: %s", why);
   return BRIDGE_INVALID_ARGUMENT;
 }
 

@@ -73,7 +73,7 @@ struct ColumnStack {
     if (sums.node != nullptr)
       copy(static_cast<Real*>(sums.node) + first, nodes + first, count);
     else
-      store_run(output.dtype, output.data + first * dtype_bytes(output.dtype), nodes + first,
+      store_run(output.dtype, output.data + first * element_bytes(output.dtype), nodes + first,
                 count);
   }
 };
@@ -87,7 +87,7 @@ void add_nodes(void* nodes, int64_t count, int64_t cols, const interpreter::Roun
     for (int64_t step = 1; step < count; step *= 2)
       for (int64_t i = 0; i + step < count; i += 2 * step)
         add_to(node + i * cols, node + (i + step) * cols, width);
-    store_run(output.dtype, output.data + col * dtype_bytes(output.dtype), node, width);
+    store_run(output.dtype, output.data + col * element_bytes(output.dtype), node, width);
   }
 }
 

@@ -62,7 +62,7 @@ constexpr int64_t kGathered = 256;
 
 template <class Real>
 void load_strided(int32_t dtype, const char* from, int64_t stride, Real* to, int64_t count) {
-  const int64_t bytes = interpreter::element_bytes(dtype);
+  const int64_t bytes = element_bytes(dtype);
   if (stride == 1 || count <= 1) return load_run(dtype, from, to, count);
   if (stride == 0) {
     load_run(dtype, from, to, 1);
@@ -78,7 +78,7 @@ void load_strided(int32_t dtype, const char* from, int64_t stride, Real* to, int
 
 template <class Real>
 void store_strided(int32_t dtype, char* to, int64_t stride, const Real* from, int64_t count) {
-  const int64_t bytes = interpreter::element_bytes(dtype);
+  const int64_t bytes = element_bytes(dtype);
   if (stride == 1 || count == 1) return store_run(dtype, to, from, count);
   alignas(64) char together[kGathered * sizeof(double)];
   for (int64_t i = 0; i < count; i += kGathered) {
@@ -90,7 +90,7 @@ void store_strided(int32_t dtype, char* to, int64_t stride, const Real* from, in
 
 template <class Real>
 void store_pairs(int32_t dtype, char* to, const Real* even, const Real* odd, int64_t count) {
-  const int64_t bytes = interpreter::element_bytes(dtype);
+  const int64_t bytes = element_bytes(dtype);
   alignas(64) char evens[kGathered * sizeof(double)], odds[kGathered * sizeof(double)];
   for (int64_t i = 0; i < count; i += kGathered) {
     const int64_t some = smaller(kGathered, count - i);
@@ -135,7 +135,7 @@ struct Position {
   }
   char* data(const bridge_program_array& array, int64_t col_offset = 0) const {
     return static_cast<char*>(array.data) +
-           (offset(array) + col_offset) * interpreter::element_bytes(array.dtype);
+           (offset(array) + col_offset) * element_bytes(array.dtype);
   }
   int64_t row_stride(const bridge_program_array& array) const {
     return has_rows() ? array.stride[call.dims - 1] : 0;
@@ -148,7 +148,7 @@ struct Position {
     fill(to + count, round_up(count) - count, Real(0));
   }
   void load_labels(const bridge_program_array& array, int64_t* to) const {
-    const int64_t stride = row_stride(array) * interpreter::element_bytes(array.dtype);
+    const int64_t stride = row_stride(array) * element_bytes(array.dtype);
     const char* const from = data(array);
     for (int64_t i = 0; i < count; ++i)
       to[i] = interpreter::load_integer(array.dtype, from + i * stride);

@@ -28,7 +28,7 @@ struct Piece {
   int64_t col, width;
 
   char* first_of(const bridge_program_array& array, const Stream& stream) const {
-    const int64_t bytes = interpreter::element_bytes(array.dtype);
+    const int64_t bytes = bridge::element_bytes(array.dtype);
     return here.data(array, interpreter::element_of(array, here.call.cols, stream.half, col)) +
            row * here.row_stride(array) * bytes;
   }
@@ -50,7 +50,7 @@ struct Line {
 
   static Line of(const Position& here, const bridge_program_array& array, const Stream& stream) {
     const Piece piece{here, 0, 1, 0, 0};
-    const int64_t bytes = interpreter::element_bytes(array.dtype);
+    const int64_t bytes = bridge::element_bytes(array.dtype);
     if (!piece.is_run(array)) return {};
     return {piece.first_of(array, stream), here.row_stride(array) * bytes, bytes};
   }
@@ -64,7 +64,7 @@ const char* loads_of(const Stream& stream, const Piece& piece, char* tile) {
   const bridge_program_array& array = piece.here.call.operand[stream.array];
   const char* from = piece.first_of(array, stream);
   if (piece.is_adjacent(array, stream)) return from;
-  const int64_t step = piece.here.row_stride(array) * interpreter::element_bytes(array.dtype);
+  const int64_t step = piece.here.row_stride(array) * bridge::element_bytes(array.dtype);
   if (stream.is_converted && piece.is_run(array)) {
     load_run(array.dtype, from, reinterpret_cast<Real*>(tile), piece.rows * piece.width);
     return tile;
@@ -93,7 +93,7 @@ void write_stores(const Stream& stream, const Piece& piece, const char* tile) {
   const bridge_program_array& array = piece.here.call.result[stream.array];
   if (piece.is_adjacent(array, stream)) return;
   char* to = piece.first_of(array, stream);
-  const int64_t bytes = interpreter::element_bytes(array.dtype);
+  const int64_t bytes = bridge::element_bytes(array.dtype);
   const int64_t step = piece.here.row_stride(array) * bytes;
   if (stream.is_converted && piece.is_run(array))
     return store_run(array.dtype, to, reinterpret_cast<const Real*>(tile),
@@ -112,7 +112,7 @@ template <class Real>
 void write_pairs(const Stream& stream, const Piece& piece, const char* even, const char* odd) {
   const bridge_program_array& array = piece.here.call.result[stream.array];
   char* to = piece.first_of(array, stream);
-  const int64_t bytes = interpreter::element_bytes(array.dtype);
+  const int64_t bytes = bridge::element_bytes(array.dtype);
   const int64_t step = piece.here.row_stride(array) * bytes, of_row = piece.width * stream.bytes;
   for (int64_t r = 0; r < piece.rows; ++r, to += step, even += of_row, odd += of_row) {
     if (stream.is_converted)

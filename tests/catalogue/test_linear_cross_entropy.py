@@ -18,7 +18,7 @@ import torch.utils.checkpoint
 
 import bridge.jax
 import bridge.torch
-from bridge.catalogue.linear_cross_entropy import chunk_rows
+from bridge.ops.linear_losses import chunk_rows
 from tests.catalogue.refusals import Refusal, assert_refused
 from tests.catalogue.test_cross_entropy import reference
 from tests.catalogue.test_log_probs import wide
@@ -226,6 +226,19 @@ def test_autocast(reduction: str) -> None:
     of_both = [_gradients(f, weight, bias) for f in (own, plain)]
     for found, expected in zip(*of_both, strict=True):
         assert _distance(found, expected) < 1e-2
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_backward_pass_under_autocast_has_the_dtype_of_the_forward_pass(reduction: str) -> None:
+    """Also if the gradient is differentiated again, for which the logits are computed again."""
+    hidden = torch.randn(5, 8, requires_grad=True)
+    loss = bridge.torch.linear_cross_entropy(
+        hidden, torch.randn(9, 8), torch.arange(5), reduction=reduction
+    ).sum()
+    (expected,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        (found,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])

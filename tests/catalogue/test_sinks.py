@@ -351,6 +351,13 @@ def test_a_compiled_call_takes_other_sizes_and_numbers() -> None:
         assert torch.equal(compiled(x, scale, scale), run(x, scale, scale))
 
 
+def test_a_number_beyond_float32_is_infinite() -> None:
+    x = torch.zeros(2, 3)
+    assert torch.equal(bridge.torch.scaled_softmax(x, sink=-1e39), bridge.torch.scaled_softmax(x))
+    assert bridge.torch.scaled_softmax(x, sink=1e39).isnan().all()
+    assert not bridge.torch.scaled_softmax(x.double(), sink=1e39).any()
+
+
 def test_out() -> None:
     x, sink = torch.randn(2, 3, 8), torch.randn(2)
     expected = bridge.torch.scaled_causal_softmax(x, sink=sink)

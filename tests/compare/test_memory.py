@@ -18,6 +18,8 @@ import bridge
 from bridge.compared.recording import recorder as recorder_module
 from bridge.compared.recording.recorder import Recorder
 from bridge.compared.recording.tape import _Bind
+from bridge.compared.replay import Replay
+from tests.compare.test_ports_of_others import BUCKETS, LONG, buckets
 
 LAYERS, ROWS, COLUMNS = 30, 32, 24  # more wrong layers than arrays of torch that are kept at a time
 LARGEST = 64
@@ -100,13 +102,14 @@ class Ledger:
         self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
 
 
-def compared(wrong: int) -> None:
+def compared(wrong: int, gradients: bool = False) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(*[Residual() for _ in range(LAYERS)])
     weights = bridge.to_jax({name: p.detach() for name, p in model.named_parameters()})
     x = torch.randn(ROWS, COLUMNS)
-    report = bridge.compare(model, lambda x: port(weights, x, wrong), x)
-    assert [part.count for part in report.parts] == ([wrong] if wrong else []), str(report)
+    report = bridge.compare(model, lambda x: port(weights, x, wrong), x, gradients=gradients)
+    counts = [part.count for part in report.parts][: 1 if gradients else None]
+    assert counts == ([wrong] if wrong else []), str(report)
 
 
 @pytest.mark.parametrize("wrong", [0, LAYERS])
@@ -118,6 +121,17 @@ def test_arrays_alive_are_at_most_the_64_largest_values(
     largest = sum(heapq.nlargest(LARGEST, ledger.sizes))
     assert ledger.made > 4 * largest, "too few values to tell"
     assert ledger.peak <= largest
+
+
+@pytest.mark.parametrize(
+    ("wrong", "times"), [(0, 3.0), pytest.param(LAYERS, 5.3, marks=pytest.mark.slow)]
+)
+def test_gradients_hold_values_of_the_forward_pass(
+    wrong: int, times: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(monkeypatch)
+    compared(wrong, gradients=True)
+    assert ledger.peak <= times * sum(heapq.nlargest(LARGEST, ledger.sizes))
 
 
 def test_runs_for_arrays_take_no_fingerprints(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,3 +148,28 @@ def test_runs_for_arrays_take_no_fingerprints(monkeypatch: pytest.MonkeyPatch) -
     once, taken = taken, 0
     compared(LAYERS)
     assert taken == once > 0
+
+
+def test_no_array_is_kept_for_tokens_and_numbers_at_a_boundary(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: list[int] = []
+    run = Replay.run
+
+    def counted(replay: Replay, place: int) -> None:
+        run(replay, place)
+        substitutes = [*replay.replaced.values(), *replay.bypassed.values()]
+        kept.extend(isinstance(one, np.ndarray) for one in substitutes)
+
+    monkeypatch.setattr(Replay, "run", counted)
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+    report = bridge.compare(lambda x: x.exp().argmax(-1), lambda x: jnp.argmin(jnp.exp(x), -1), x)
+    assert len(report.parts) == 1, str(report)
+    assert kept
+    count = len(kept)
+
+    report = bridge.compare(BUCKETS, lambda x: buckets(x, "roots"), LONG)
+    assert not report.parts, str(report)
+    assert any("boundary" in note for note in report.notes), report.notes
+    assert len(kept) > count
+    assert not any(kept)

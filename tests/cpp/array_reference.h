@@ -31,7 +31,7 @@ class Memory {
 
 template <class Real>
 void store(void* data, int32_t dtype, int64_t index, Real value) {
-  char* const at = static_cast<char*>(data) + index * dtype_bytes(dtype);
+  char* const at = static_cast<char*>(data) + index * element_bytes(dtype);
   auto put = [&](auto rounded) { memcpy(at, &rounded, sizeof rounded); };
   if (dtype == BRIDGE_FLOAT16) put(math::round_to<math::float16>(value));
   if (dtype == BRIDGE_BFLOAT16) put(math::round_to<math::bfloat16>(value));
@@ -41,7 +41,7 @@ void store(void* data, int32_t dtype, int64_t index, Real value) {
 
 template <class Real>
 Real load(const void* data, int32_t dtype, int64_t index) {
-  const char* const at = static_cast<const char*>(data) + index * dtype_bytes(dtype);
+  const char* const at = static_cast<const char*>(data) + index * element_bytes(dtype);
   auto get = [&](auto value) {
     memcpy(&value, at, sizeof value);
     return value;

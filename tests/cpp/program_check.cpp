@@ -312,8 +312,8 @@ void check_rows_alone() {
     call.size[0] = 1;
     const auto step = [](std::vector<bridge_program_array>& arrays) {
       for (bridge_program_array& array : arrays) {
-        array.data = static_cast<char*>(array.data) +
-                     array.stride[0] * bridge::interpreter::element_bytes(array.dtype);
+        array.data =
+            static_cast<char*>(array.data) + array.stride[0] * bridge::element_bytes(array.dtype);
       }
     };
     for (int64_t row = 0; row < rows; ++row) {

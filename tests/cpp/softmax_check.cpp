@@ -102,7 +102,7 @@ struct Made {
   bridge_rows add_rows(const bridge_row_space& space, int32_t dtype, bool output, int special) {
     bridge_rows rows{};
     int64_t count = 0;
-    rows.data = add(space, space.cols, bridge::dtype_bytes(dtype), output, rows.stride, &count);
+    rows.data = add(space, space.cols, bridge::element_bytes(dtype), output, rows.stride, &count);
     if (!output) fill(memory.back().data(), dtype, count, special);
     return rows;
   }
@@ -173,8 +173,8 @@ struct SoftmaxCall : Made {
     call.output = add_rows(space, call.dtype, true, 0);
     if (chance(20)) {
       call.x = call.output;
-      fill(memory.back().data(), call.dtype, memory.back().size() / bridge::dtype_bytes(call.dtype),
-           chance(50) ? 0 : 2);
+      fill(memory.back().data(), call.dtype,
+           memory.back().size() / bridge::element_bytes(call.dtype), chance(50) ? 0 : 2);
       text += " in place";
     }
   }
@@ -182,7 +182,7 @@ struct SoftmaxCall : Made {
   // Moves the operands of `part` to index `first` of dimension 0.
   static void advance(bridge_softmax& part, int64_t first) {
     part.x.data = static_cast<char*>(part.x.data) +
-                  first * part.x.stride[0] * bridge::dtype_bytes(part.dtype);
+                  first * part.x.stride[0] * bridge::element_bytes(part.dtype);
     if (part.mask.data != nullptr) part.mask.data += first * part.mask.stride[0];
   }
 
@@ -234,8 +234,8 @@ struct DerivativeCall : Made {
     call.output = add_rows(space, call.dtype, true, 0);
     if (chance(25)) {
       *rows[pick(with_w ? 3 : 2)] = call.output;
-      fill(memory.back().data(), call.dtype, memory.back().size() / bridge::dtype_bytes(call.dtype),
-           special);
+      fill(memory.back().data(), call.dtype,
+           memory.back().size() / bridge::element_bytes(call.dtype), special);
       text += " in place";
     }
   }
@@ -244,7 +244,7 @@ struct DerivativeCall : Made {
     for (bridge_rows* rows : {&part.u, &part.v, &part.w})
       if (rows->data != nullptr)
         rows->data = static_cast<char*>(rows->data) +
-                     first * rows->stride[0] * bridge::dtype_bytes(part.dtype);
+                     first * rows->stride[0] * bridge::element_bytes(part.dtype);
   }
 };
 
@@ -328,7 +328,7 @@ void check_streamed(int32_t dtype) {
   space.dims = 2, space.size[0] = heads, space.size[1] = rows, space.cols = cols;
   Made made(space, dtype);
   auto call = made.call;
-  const int64_t bytes = bridge::dtype_bytes(dtype);
+  const int64_t bytes = bridge::element_bytes(dtype);
   Memory whole(heads * rows * cols * bytes), parts(heads * rows * cols * bytes);
   check(whole.size() >= int64_t{32} << 20, "a large output");
   for (const bool causal : {false, true}) {

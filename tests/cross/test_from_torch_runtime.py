@@ -104,6 +104,11 @@ mesh, xs, ws = on(AxisType.Explicit)
 with jax.set_mesh(mesh):
     near(jax.jit(lambda x, w: g(x, w) + 1)(xs, ws), expected + 1)
     near(gradient(g)(ws, xs)[0], gradients[0])
+    columns = jax.device_put(x, NamedSharding(mesh, P(None, "d")))
+    rows = jax.device_put(np.eye(x.shape[1], dtype=x.dtype), NamedSharding(mesh, P("d")))
+    parts = P(None, None, unreduced={"d"})
+    near(jax.jit(lambda x, y, w: g(jnp.einsum("ij,jk->ik", x, y, out_sharding=parts), w))(
+        columns, rows, ws), expected)
 """)
 
 
@@ -118,6 +123,9 @@ except NotImplementedError as error:
     assert "shard_map over all axes" in str(error)
 else:
     raise AssertionError
+mesh = jax.make_mesh((4, 1), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+f = jax.shard_map(g, mesh=mesh, in_specs=(P("a"), P()), out_specs=P("a"), axis_names={"a"})
+near(jax.jit(f)(x, w), expected)  # an axis of one device splits nothing
 """)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from bridge.ops.columns import CHUNK, _Nodes
+from bridge.lang.trees import CHUNK_COLUMNS as CHUNK
+from bridge.ops.columns import _Nodes
 from bridge.ops.splitting import AnySplit
 from bridge.ops.sums import sum_along_rows
 from bridge.torch._adapter.dispatcher import dispatch

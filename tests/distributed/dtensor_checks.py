@@ -166,6 +166,19 @@ def partial_and_uneven(place: Place) -> None:
     )
 
 
+def without_rows(place: Place) -> None:
+    """Sums over the rows of empty tensors are zeros, whatever dimension is split."""
+    mesh = _mesh(place, (place.world_size,))
+    for shape, dim in (((4, 0, 8), 0), ((0, 4, 8), 1), ((0, 4, 8), 2)):
+        for f in (bt.bias_gelu, lambda x, b: bt.bias_dropout_add(x, b, p=0.4, seed=5)):
+            x = distribute_tensor(torch.ones(shape), mesh, [Shard(dim)])
+            bias = distribute_tensor(torch.ones(8), mesh, [Replicate()]).requires_grad_()
+            y = f(x, bias)
+            y.sum().backward()
+            assert y.shape == shape
+            assert same_bits(bias.grad.full_tensor(), torch.zeros(8))
+
+
 def column_parallel(place: Place) -> None:
     """x and the bias are split over the last dimension, as in tensor parallelism."""
     mesh = _mesh(place, (place.world_size,))

@@ -148,6 +148,9 @@ def errors_on_every_rank(place: Place) -> None:
     # Without the exchange each rank reports only its own error.
     with raises(ValueError, "0-dimensional.*got x of dtype"):
         bt.all_gather(torch.tensor(1.0), check=False)
+    bt.all_gather(good, check=False)  # a nested tensor has the same dtype, layout and ndim
+    with raises(TypeError, "not a dense"):
+        bt.all_gather(torch.nested.nested_tensor([good[0], good[1]]), check=False)
 
 
 def nothing_to_send(place: Place) -> None:

@@ -62,6 +62,7 @@ def test_communication(processes: Any, world_size: int) -> None:
     "check",
     [
         "partial_and_uneven",
+        "without_rows",
         "column_parallel",
         "drawn_seeds",
         "seeds_of_others",

@@ -67,7 +67,7 @@ def versions() -> dict[str, list[int]]:
     return {name: [int(n) for n in text.split(".")[:2]] for name, text in texts.items()}
 
 
-def write() -> None:
+def write_torch() -> None:
     arrays = torch_inputs()
     x, weight, _, packed, _ = arrays
     graph = make_fx(lambda *arrays: gradients_in_torch(Values(), *arrays))(*arrays)
@@ -79,8 +79,20 @@ def write() -> None:
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)  # paths of this machine
         torch.export.save(program, TORCH[name])
+
+
+def write_jax() -> None:
     jax.config.update("jax_traceback_in_locations_limit", 0)  # no paths either
     checks = [export.DisabledSafetyCheck.custom_call("bridge_program")]
     exported = export.export(jax.jit(gradients_in_jax), platforms=["cpu"], disabled_checks=checks)
     JAX.write_bytes(exported(*jax_inputs()).serialize())
-    VERSIONS.write_text(json.dumps(versions()) + "\n")
+
+
+WRITERS = {"torch": write_torch, "jax": write_jax}
+
+
+def write(framework: str) -> None:
+    """Writes the files of a framework anew, and its version."""
+    WRITERS[framework]()
+    stored = json.loads(VERSIONS.read_text())
+    VERSIONS.write_text(json.dumps({**stored, framework: versions()[framework]}) + "\n")

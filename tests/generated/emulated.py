@@ -20,8 +20,9 @@ import pytest
 from filelock import FileLock
 
 from bridge.generated.cache import cached, headers_digest
-from bridge.generated.requests import _DTYPES, Request
+from bridge.generated.requests import Request
 from bridge.lang.bytecode import words_of
+from bridge.lang.dtypes import NUMBERS
 from bridge.lang.emission.cuda import cuda_source_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +92,7 @@ def described(request: Request) -> str:
     with _lasting_cache():
         library = cached([emitted.source, headers_digest(), *_FLAGS], ".so", make)
     words = np.frombuffer(words_of(request.program, request.has_start), np.int32)
-    dtypes = [_DTYPES.index(dtype) for dtype in request.dtypes]
+    dtypes = [NUMBERS[dtype] for dtype in request.dtypes]
     numbers = [*astuple(emitted)[1:]]
     for some in (dtypes, free, words):
         numbers += [len(some), *some]

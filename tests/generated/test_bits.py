@@ -337,5 +337,5 @@ def test_labels_in_the_upper_half_of_uint64() -> None:
 
 
 def test_words_that_are_no_program_are_refused(cache: Any) -> None:
-    with pytest.raises(ValueError, match="its words are malformed"):
+    with pytest.raises(ValueError, match="its bytecode cannot be read"):
         _native.add_generated(b"\0" * 44, [], [], "x86-64-v3", "nowhere")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.ops.dtypes import promote
+from bridge.lang.dtypes import promote
 from tests.cases import Case
 
 

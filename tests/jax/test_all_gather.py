@@ -192,6 +192,26 @@ def test_one_of_two_axes(grad: str, rng: np.random.Generator) -> None:
     np.testing.assert_allclose(dx, 2 * x * (2 if grad == "sum" else 1), rtol=1e-12)
 
 
+@every_rule
+@every_type_check
+@pytest.mark.parametrize("check", [None, True])
+def test_the_other_axis_left_to_xla(
+    check: bool | None, check_vma: bool, grad: str, rng: np.random.Generator
+) -> None:
+    x = normal(rng, 4, 3)
+    gather = jax.shard_map(
+        partial(all_gather, axis_name="data", grad=grad, check=check),
+        mesh=make_mesh(),
+        in_specs=P("data"),
+        out_specs=P("data"),
+        axis_names={"data"},
+        check_vma=check_vma,
+    )
+    np.testing.assert_array_equal(jax.jit(gather)(x), np.concatenate([x, x]))
+    dx = jax.jit(jax.grad(lambda x: gather(x).sum()))(x)
+    np.testing.assert_array_equal(dx, np.full_like(x, 2.0 if grad == "sum" else 1.0))
+
+
 WHOLE = [np.bool_, np.int8, np.uint16, np.int32, np.int64, np.uint64]
 NARROW = [np.float16, *(jnp.dtype(f"float8_{f}") for f in ("e4m3fn", "e5m2", "e8m0fnu"))]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +13,6 @@ import pytest
 from jax import export
 
 from bridge.jax import bias_gelu, linear_cross_entropy
-from bridge.ops import column_sums
 from bridge.ops.column_sums import column_sums_workspace_bytes
 from tests.jax.compositions import assert_close, normal, plain
 
@@ -153,12 +151,3 @@ def test_workspace_is_never_too_small(dtype: str, rng: np.random.Generator) -> N
     many, few = ((rows, 4096) for rows in (1 << 17, 1 << 11))
     of_many, of_few = (column_sums_workspace_bytes(1, s, 0, is_float64) for s in (many, few))
     assert of_many < 1.05 * 4 * of_few
-
-
-def test_from_how_much_on_lanes_are_added_up() -> None:
-    """One number is in two places: the kernel launch, and XLA's plan of memory."""
-    source = (Path(__file__).parents[2] / "cpp" / "cuda" / "simt_cuda.h").read_text()
-    assert "kMultiprocessors = 132;" in source
-    assert "kManyLanes = kMultiprocessors / 2;" in source
-    assert "kManyElements = int64_t{1} << 24;" in source
-    assert (column_sums._MANY_LEAVES, column_sums._MANY_ELEMENTS) == (132 // 2, 1 << 24)

@@ -148,9 +148,9 @@ DERIVATIVE = [
 ]
 
 PROGRAM = [
-    ("no words", None, None, {"code": CODE[:0]}, "its words are malformed: it is shorter"),
-    ("words too few", None, None, {"code": CODE[:-1]}, "its words are malformed: its instructions"),
-    ("another version", None, None, {"code": changed(0, -1)}, "it is of another version"),
+    ("no words", None, None, {"code": CODE[:0]}, "its bytecode cannot be read: it is shorter"),
+    ("words too few", None, None, {"code": CODE[:-1]}, "bytecode cannot be read: its instructions"),
+    ("another version", None, None, {"code": changed(0, -1)}, "but this bridge reads versions"),
     (
         "threshold of no constant",
         None,

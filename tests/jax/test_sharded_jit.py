@@ -379,6 +379,25 @@ def loss_of_all(x: Any, bias: Any) -> Any:
     return (bj.bias_dropout_add(y, bias, x, p=0.3, seed=5) ** 2).sum()
 
 
+def test_an_unreduced_array_is_summed_first(rng: np.random.Generator) -> None:
+    mesh = make_mesh(AxisType.Explicit)
+    h, weight = normal(rng, 8, 16), normal(rng, 16, 32)
+
+    def loss(product: Callable[..., Any], h: Any, weight: Any) -> Any:
+        return (bj.layer_norm(product(h, weight)) ** 3).sum()
+
+    def unreduced(h: Any, weight: Any) -> Any:
+        return jnp.einsum("ij,jk->ik", h, weight, out_sharding=P("data", unreduced={"model"}))
+
+    expected = jax.grad(partial(loss, jnp.matmul), (0, 1))(h, weight)
+    with jax.set_mesh(mesh):
+        h = jax.device_put(h, NamedSharding(mesh, P("data", "model")))
+        weight = jax.device_put(weight, NamedSharding(mesh, P("model")))
+        ours = jax.jit(jax.grad(partial(loss, unreduced), (0, 1)))(h, weight)
+    for a, b in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
 @MESHES
 def test_a_mesh_with_axes_of_both_kinds(shape: tuple[int, int], rng: np.random.Generator) -> None:
     devices = jax.devices("cpu")[:DEVICES]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import struct
 import subprocess
 import sys
@@ -19,17 +18,10 @@ import torch
 import bridge
 from bridge import _native
 from bridge import lang as bl
-from bridge.lang import bytecode
-from bridge.lang.bytecode import ROLES, words_of
+from bridge.lang import bytecode, roles
+from bridge.lang.bytecode import words_of
 from bridge.lang.derivatives.modes import jvp, vjp
-from bridge.lang.instructions import BY_NAME
-from bridge.lang.limits import (
-    MOST_INSTRUCTIONS,
-    MOST_OPERANDS,
-    MOST_PHASES,
-    MOST_REGISTERS,
-    MOST_RESULTS,
-)
+from bridge.lang.instructions import BY_NAME, NUMBERS
 from bridge.lang.program import Program
 from bridge.lang.reference import evaluate
 from bridge.lang.tracing import declared, trace
@@ -39,7 +31,8 @@ from tests.lang import declarations as ops
 from tests.lang.random_programs import random_program, steps_of
 
 ROOT = Path(__file__).parents[2]
-OPERATIONS = tuple(BY_NAME)
+OPERATIONS = {number: name for name, number in NUMBERS.items()}
+ROLES = tuple(roles.NUMBERS)
 HEADER_WORDS, INSTRUCTION_WORDS = 11, 6
 DECLARED = (
     *(ops.rms_norm, ops.layer_norm, ops.soft_capped_gate, ops.log_softmax, ops.row_dot),
@@ -72,72 +65,6 @@ def programs() -> list[Program]:
     found = [program_of(op) for op in DECLARED]
     found += [random_program(number, steps_of(number)) for number in range(100)]
     return [each for program in found for each in with_derivatives(program)]
-
-
-# ---- The same numbers on both sides ----
-
-
-def members(enumeration: str) -> list[str]:
-    """Returns the names of an enumeration, in order."""
-    file = "operations.h" if enumeration == "Operation" else "program.h"
-    text = (ROOT / "cpp/interpreter" / file).read_text()
-    body = re.search(rf"enum (?:class )?{enumeration} : int32_t {{(.*?)}};", text, re.DOTALL)
-    assert body is not None
-    names = re.sub(r"//.*", "", body[1]).split(",")
-    return [name.strip() for name in names if name.strip()]
-
-
-_IN_FULL = {
-    "neg": "negative",
-    "abs": "absolute",
-    "sqrt": "square_root",
-    "rsqrt": "reciprocal_root",
-    "sub": "subtract",
-    "mul": "multiply",
-    "div": "divide",
-    "lt": "less",
-    "le": "less_equal",
-    "eq": "equal",
-    "ne": "not_equal",
-}
-
-
-def in_c(operation: str) -> str:
-    prefix = "integer_" if operation.startswith("integer_") else ""
-    name = operation.removeprefix(prefix)
-    parts = f"{prefix}{_IN_FULL.get(name, name)}".split("_")
-    return "k" + "".join(part.capitalize() for part in parts)
-
-
-def test_operations_have_the_numbers_of_the_interpreter() -> None:
-    found = members("Operation")
-    assert found[-1] == "kOperations"
-    counts = [name for name in found if name == "kElementwise"]
-    assert len(counts) == 1
-    names = [name.partition(" ")[0] for name in found[:-1] if name not in counts]
-    assert names == [in_c(operation) for operation in OPERATIONS]
-    # Operations after the elementwise ones start at the elementwise count.
-    assert names.index("kIntegerNegative") == found.index("kElementwise")
-    assert "kIntegerNegative = kElementwise" in found
-
-
-def test_roles_and_limits_are_those_of_the_interpreter() -> None:
-    assert members("Role") == list(ROLES)
-    text = (ROOT / "cpp/program/program.h").read_text()
-    assert bytecode._AGAIN == 1 << 16
-    assert "kAgain = 1 << 16;" in text
-    limits = (ROOT / "cpp/include/bridge/bridge.h").read_text()
-    for name, own in (("OPERANDS", MOST_OPERANDS + 1), ("RESULTS", MOST_RESULTS)):  # and a start
-        limit = re.search(rf"BRIDGE_MAX_PROGRAM_{name}\s*=?\s*(\d+)", limits)
-        assert limit is not None
-        assert own <= int(limit[1])
-    for name, own in (
-        ("Registers", MOST_REGISTERS),
-        ("Phases", MOST_PHASES),
-        ("Instructions", MOST_INSTRUCTIONS),
-    ):
-        assert f"kMost{name} = 1 << {own.bit_length() - 1};" in text
-        assert own == 1 << own.bit_length() - 1
 
 
 _DIGEST = """
@@ -437,7 +364,7 @@ def test_bytes_that_are_no_whole_words_are_an_error(extra: int) -> None:
     program = program_of(ops.row_dot)
     operands, results = arrays_of(program)
     words = words_of(program) + bytes(extra)
-    with pytest.raises(ValueError, match=f"malformed: {len(words)} bytes, expected 4 for each"):
+    with pytest.raises(ValueError, match=f"be read: {len(words)} bytes, expected 4 for each"):
         run(program, operands, results, words)
     with pytest.raises(ValueError, match="bytes, expected 4 for each"):
         native_kernel(PROGRAM).add((), (0.0, 0.0), (), None, words)

@@ -18,7 +18,7 @@ import pytest
 from bridge import lang as bl
 from bridge.lang import functions, operations, roles
 from bridge.lang.derivatives.modes import jvp, vjp
-from bridge.lang.instructions import INSTRUCTIONS, NUMBERS
+from bridge.lang.instructions import INSTRUCTIONS, NUMBERS, OTHERS
 from bridge.lang.operations import BY_NODE, PUBLIC, SCALARS
 from bridge.lang.program import FULL, Operand, Program, Result
 from bridge.lang.reference import evaluate
@@ -33,8 +33,9 @@ WRITER = ROOT / "cmake" / "write_operations.py"
 STEPS = re.compile("exp_coarse|reciprocal_16|exp2_lifted|exp2_below_.*|log_sum.*")
 # Operations with a rule of their own in derivatives.py, by the place of a condition or a sum.
 BY_THEMSELVES = {"neg", "add", "sub", "div", "minimum", "maximum", "where", "rounded"}
-# The instructions of each version of the bytecode, in the order of their numbers.
-NAMES = {10: "607b82b2371a1db5"}
+# The number of scalar operations and of other instructions in each version that is still read, and
+# a digest of their numbers, names and nodes.
+VERSIONS = {11: (74, 26, "7a18b15a5bad6957")}
 
 
 def is_truth(scalar: Scalar) -> bool:
@@ -69,10 +70,18 @@ def test_names_and_nodes_are_unique() -> None:
     assert len(BY_NODE) == sum(len(scalar.nodes) for scalar in SCALARS)
 
 
-def test_another_number_of_an_instruction_is_another_version() -> None:
-    """Programs that JAX has exported or cached contain the numbers."""
-    digest = hashlib.sha256(" ".join(NUMBERS).encode()).hexdigest()[:16]
-    assert NAMES[operations.VERSION] == digest
+@pytest.mark.parametrize("version", VERSIONS)
+def test_instructions_keep_their_numbers_and_names(version: int) -> None:
+    """Programs that JAX has exported or cached contain the numbers, those of torch the nodes."""
+    scalars, others, expected = VERSIONS[version]
+    kept = [(NUMBERS[each.name], each.name, each.nodes) for each in SCALARS[:scalars]]
+    kept += [(NUMBERS[each.name], each.name, ()) for each in OTHERS[:others]]
+    assert hashlib.sha256(repr(kept).encode()).hexdigest()[:16] == expected
+
+
+def test_a_new_instruction_is_a_new_version() -> None:
+    assert list(VERSIONS) == list(range(operations.OLDEST_BYTECODE, operations.VERSION + 1))
+    assert VERSIONS[operations.VERSION][:2] == (len(SCALARS), len(OTHERS))
 
 
 SMOOTH = [

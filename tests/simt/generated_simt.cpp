@@ -190,7 +190,7 @@ void run_refusals(const Compiled& compiled) {
   };
   bridge_program_kernels kernels = compiled.kernels;
   kernels.words = 3;
-  refused(kernels, BRIDGE_INVALID_ARGUMENT, "malformed");
+  refused(kernels, BRIDGE_INVALID_ARGUMENT, "cannot be read");
   kernels = compiled.kernels;
   ++kernels.arrays;
   refused(kernels, BRIDGE_INVALID_ARGUMENT, "another number of dtypes");

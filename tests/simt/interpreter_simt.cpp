@@ -246,7 +246,7 @@ void run_refusals() {
   check(run(additions(2100, false)) == BRIDGE_INVALID_ARGUMENT && says(" fit"), "too many words");
   check(run(additions(1000, true)) == BRIDGE_INVALID_ARGUMENT && says("registers"),
         "too many registers");
-  check(run({1, 2, 3}) == BRIDGE_INVALID_ARGUMENT && says("malformed"), "malformed words");
+  check(run({1, 2, 3}) == BRIDGE_INVALID_ARGUMENT && says("cannot be read"), "malformed words");
   check(bridge_program_cuda_workspace(&call) == 0, "a malformed call needs no workspace");
   check(bridge_program_cuda(nullptr, nullptr, 0, nullptr) == BRIDGE_INVALID_ARGUMENT, "no call");
 #ifndef BRIDGE_EXECUTOR_GPU

@@ -25,7 +25,7 @@ constexpr int kArch = 90;
 constexpr int64_t kMultiprocessors = 1;
 constexpr int64_t kCachedBytes = int64_t{300} << 10;
 constexpr int64_t kRowBytes = int64_t{20} << 10;
-constexpr int64_t kManyLanes = 2;
+constexpr int64_t kManyLeaves = 2;
 constexpr int64_t kManyElements = 4000;
 constexpr int kMostInCluster = 8;
 

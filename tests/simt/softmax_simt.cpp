@@ -101,7 +101,7 @@ enum class Content { ordinary, special, infinite, nan, count };
 void fill(Operand& operand, int dtype, Content content) {
   std::normal_distribution<double> normal(0.0, 2.0);
   const int64_t count =
-      static_cast<int64_t>(operand.bytes) / bridge::dtype_bytes(static_cast<int32_t>(dtype));
+      static_cast<int64_t>(operand.bytes) / bridge::element_bytes(static_cast<int32_t>(dtype));
   for (int64_t i = 0; i < count; ++i) {
     double value = normal(g_random);
     if (content == Content::infinite) value = -__builtin_inf();
@@ -117,7 +117,7 @@ void fill(Operand& operand, int dtype, Content content) {
 // results.
 void fill_probabilities(Operand& operand, int dtype, bool special) {
   const int64_t count =
-      static_cast<int64_t>(operand.bytes) / bridge::dtype_bytes(static_cast<int32_t>(dtype));
+      static_cast<int64_t>(operand.bytes) / bridge::element_bytes(static_cast<int32_t>(dtype));
   for (int64_t i = 0; i < count; ++i) {
     double value = static_cast<double>(below(1000)) / 4000;
     if (one_in(5)) value = one_in(2) ? 0.0 : -0.0;
@@ -224,7 +224,7 @@ void run_softmax(const Shape& shape, int dtype, Mask kind, bool causal, Layout l
   call.space = make_space(shape, causal);
   call.dtype = dtype;
   call.scale = one_in(2) ? kScales[0] : kScales[below(sizeof kScales / sizeof kScales[0])];
-  const int64_t bytes = bridge::dtype_bytes(dtype);
+  const int64_t bytes = bridge::element_bytes(dtype);
   Operand x = make_operand(call.space, shape.cols, bytes, layout);
   fill(x, dtype, content);
   call.x = x.rows;
@@ -259,7 +259,7 @@ void run_derivative(const Shape& shape, int dtype, int terms, bool causal, Layou
   call.dtype = dtype;
   call.terms = terms == 0 ? BRIDGE_SOFTMAX_PRODUCT | BRIDGE_SOFTMAX_U : terms;
   call.scale = scale == scale ? scale : kScales[below(sizeof kScales / sizeof kScales[0])];
-  const int64_t bytes = bridge::dtype_bytes(dtype);
+  const int64_t bytes = bridge::element_bytes(dtype);
   std::vector<Operand> operands(terms == 0 ? 2 : 3);
   for (size_t i = 0; i < operands.size(); ++i) {
     const Layout own = one_in(5) ? Layout::repeated : layout;

@@ -190,6 +190,15 @@ def test_checkpoint_draws_the_same_seed_again(draw: Any, reentrant: bool) -> Non
     assert torch.equal(x.grad != 0, y != 0)
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint_refuses_a_generator(draw: Any, reentrant: bool) -> None:
+    """A checkpoint does not restore it: the gradient would belong to another mask."""
+    x, generator = draw(50, 7, grad=True), torch.Generator()
+    y = checkpoint(lambda x: bias_dropout_add(x * 1.0, seed=generator), x, use_reentrant=reentrant)
+    with pytest.raises(RuntimeError, match="bias_dropout_add: seed is a generator"):
+        y.sum().backward()
+
+
 @pytest.mark.usefixtures("fresh_compiler")
 def test_seeds_under_compile(draw: Any) -> None:
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")

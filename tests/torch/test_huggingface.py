@@ -410,3 +410,5 @@ def test_losses_by_name(name, dtype, draw) -> None:
         replay(mine, exact, [draw(2, 5, 11, dtype=dtype)], dtypes=[torch.float32], ulps=32.0)
     empty = torch.full((2, 5), -100)
     assert ours(draw(2, 5, 11, dtype=dtype), empty, 11) == 0.0
+    logits, bytes_ = draw(2, 5, 11, dtype=dtype), (tokens(2, 5) % 11).to(torch.uint8)
+    assert torch.equal(ours(logits, bytes_, 11), ours(logits, bytes_.long(), 11))

@@ -128,6 +128,18 @@ def test_what_liger_predicts(reduction: str, dtype: torch.dtype) -> None:
     assert nothing.token_accuracy.count_nonzero() == 0
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "uint64"])
+def test_what_liger_predicts_for_labels_of_any_dtype(dtype: str) -> None:
+    """As uint8, -100 is 156: a label, which is not ignored."""
+    logits = torch.randn(3, 200)
+    labels = torch.tensor([0, 156 if dtype != "int8" else 56, 7])
+    options = {"lse_square_scale": 0.1, "return_z_loss": True, "return_predicted_tokens": True}
+    run = liger.LigerCrossEntropyLoss(return_token_accuracy=True, **options)
+    found, expected = run(logits, labels.to(getattr(torch, dtype))), run(logits, labels)
+    for name in ("loss", "z_loss", "token_accuracy", "predicted_tokens"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_functions_of_liger(reduction: str, dtype: torch.dtype) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd import grad
 
-from bridge.torch import bias_gelu, bias_gelu_, scaled_softmax
+from bridge.torch import bias_gelu, bias_gelu_, scaled_softmax, scaled_softmax_backward
 from tests.torch.expected import DTYPES, FORMS, assert_close, assert_same_bits, gelu
 
 
@@ -99,6 +99,11 @@ def test_out_that_overlaps_is_told_in_the_words_of_the_caller(draw: Any) -> None
     x = draw(5, 7)
     with pytest.raises(ValueError, match=r"^scaled_softmax: out overlaps x in memory"):
         scaled_softmax(x[:3], out=x[1:4])
+    with pytest.raises(ValueError, match=r"^scaled_softmax_backward: out overlaps an operand"):
+        scaled_softmax_backward(x[:3], x[:3], out=x[1:4])
+    h = draw(5, 7, grad=True) * 1.0
+    with pytest.raises(ValueError, match=r"^bias_gelu_: x overlaps an operand in memory"):
+        bias_gelu_(h, h[2])
 
 
 def test_out_and_autograd(draw: Any) -> None:

@@ -92,8 +92,8 @@ def make_without(cls, *arguments):
 hide(torch.autograd.Function.__mro__[1])  # the first with that type
 FunctionMeta.__init__ = make_without
 from bridge.torch import bias_gelu
-from bridge.torch._adapter import autograd
-apply = autograd._apply("bias_gelu")
+from bridge.torch._adapter.autograd_functions import apply_of
+apply = apply_of("bias_gelu")
 function = apply.__self__
 FunctionMeta.__init__ = make
 for cls, backward in hidden.items():
@@ -103,13 +103,13 @@ assert "apply" not in vars(function._backward_cls)
 x, bias = (torch.randn(n, dtype=torch.float64, requires_grad=True) for n in ((3, 4), 4))
 assert torch.autograd.gradcheck(bias_gelu, (x, bias))
 assert torch.autograd.gradgradcheck(bias_gelu, (x, bias))
-assert autograd._apply("bias_gelu") is apply
+assert apply_of("bias_gelu") is apply
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_the_short_way_into_backward() -> None:
     """The cases left out above run if torch has the name."""
-    from bridge.torch._adapter import autograd
+    from bridge.torch._adapter.autograd_functions import apply_of
 
-    assert "apply" in vars(autograd._apply("bias_gelu").__self__._backward_cls)
+    assert "apply" in vars(apply_of("bias_gelu").__self__._backward_cls)

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+from bridge.lang.dtypes import DTYPES, FLOATING
+
+BYTES = {name: DTYPES[name].bytes for name in FLOATING}
 FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX"}
 OLD = {"torch": "out=", "jax": "donated"}  # ways to write results into existing memory
 HUGGINGFACE = "huggingface"  # not an op: a model whose layers are replaced

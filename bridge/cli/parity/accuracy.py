@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from bridge.lang.dtypes import DTYPES, FLOATING
+from bridge.lang.trees import CHUNK_ROWS, LEAF_ROWS
+
 Array = np.ndarray
 
 
@@ -35,15 +38,14 @@ class Format:
 
 
 FORMATS = {
-    "float16": Format(11, -14, 15),
-    "bfloat16": Format(8, -126, 127),
-    "float32": Format(24, -126, 127),
-    "float64": Format(53, -1022, 1023),
+    name: Format(d.bits, d.least + d.bits - 1, d.beyond - 1)
+    for name, d in DTYPES.items()
+    if name in FLOATING
 }
 
 # A result narrower than the arithmetic has one more rounding, half an ULP of its own dtype. A sum
 # of columns has one rounding per addition of its tree, relative to the sum of the absolute values.
-BOUNDS: dict[str, Any] = {"result_ulp": 0.5, "chunk_rows": 128, "lane_rows": 16}
+BOUNDS: dict[str, Any] = {"result_ulp": 0.5, "chunk_rows": CHUNK_ROWS, "leaf_rows": LEAF_ROWS}
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ def of_sums(got: Array, terms: Truth, dtype: str, arithmetic: str) -> Errors:
     fmt, inner = FORMATS[dtype], FORMATS[arithmetic]
     rows = terms.values.shape[0]
     chunks = max(1, math.ceil(rows / BOUNDS["chunk_rows"]))
-    additions = min(rows, BOUNDS["lane_rows"]) + 3 + math.ceil(math.log2(chunks))
+    additions = min(rows, BOUNDS["leaf_rows"]) + 3 + math.ceil(math.log2(chunks))
     with np.errstate(all="ignore"):
         true, size = terms.values.sum(axis=0), np.abs(terms.values).sum(axis=0)
     allowed = terms.allowed.sum(axis=0) + additions * np.ldexp(size, -inner.bits)

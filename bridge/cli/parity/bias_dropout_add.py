@@ -14,7 +14,7 @@ from bridge.catalogue.bias_dropout_add import bias_dropout_add
 from bridge.cli.parity import grid
 from bridge.cli.parity.accuracy import FORMATS, Errors, Truth, of_elements, of_sums
 from bridge.cli.parity.grid import NUMPY, Array, Operands, special_values
-from bridge.ops.dtypes import FLOATING
+from bridge.lang.dtypes import FLOATING
 
 # Probabilities of dropping an element; "inference" is training=False.
 FORMS = ("p=0.1", "p=0.5", "p=0", "p=1", "inference")

@@ -20,9 +20,9 @@ from bridge.cli.parity.bias_gelu_accuracy import (
     product,
 )
 from bridge.cli.parity.grid import NUMPY, Array, Operands, rounded_sum, special_values, spread
+from bridge.lang.dtypes import FLOATING, promote
 from bridge.lang.functions import GELU_KINDS as FORMS
 from bridge.lang.gelu_reference import gelu_derivative
-from bridge.ops.dtypes import FLOATING, promote
 
 __all__ = ["BOUNDS", "BOUNDS_IN_WORDS", "FORMS", "cases"]
 

@@ -19,7 +19,7 @@ from bridge.cli.entries import ARRAYS, FACTORS, OF_ROWS, Entry, draw, shape_of
 from bridge.cli.parity import grid
 from bridge.cli.parity.accuracy import FORMATS, Errors, Truth, of_elements
 from bridge.cli.parity.grid import NUMPY, Array, Operands
-from bridge.ops.dtypes import FLOATING, promote
+from bridge.lang.dtypes import FLOATING, promote
 
 FORMS = tuple(COMPARED)
 

@@ -13,7 +13,7 @@ from bridge.cli.parity import grid
 from bridge.cli.parity.accuracy import FORMATS
 from bridge.cli.parity.grid import Array, Operands, special_values
 from bridge.cli.parity.softmax_accuracy import BOUNDS, BOUNDS_IN_WORDS, Judge
-from bridge.ops.dtypes import FLOATING
+from bridge.lang.dtypes import FLOATING
 
 __all__ = ["BOUNDS", "BOUNDS_IN_WORDS", "FORMS", "cases"]
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bridge.compared.recording.custom_rules import lines_of_rules
 from bridge.compared.recording.jax_gradients import with_gradients
 from bridge.compared.recording.lifting import lift
 from bridge.compared.recording.sources import first_line
@@ -109,7 +110,8 @@ class JaxSide:
     def _traced(self, call: Any, operands: list[Any]) -> tuple[Any, Any, list[Any]]:
         """Returns the jaxpr of a call, the shapes of its results, and operands that it takes."""
         try:
-            return *jax.make_jaxpr(call, return_shape=True)(*operands), operands
+            with lines_of_rules():
+                return *jax.make_jaxpr(call, return_shape=True)(*operands), operands
         except _NOT_TRACED:
             raise
         except Exception as error:
@@ -122,7 +124,7 @@ class JaxSide:
             )
             narrow = jax.tree_util.tree_map(_narrowed, operands)
             try:
-                with jax.enable_x64(False):
+                with jax.enable_x64(False), lines_of_rules():
                     closed, shape = jax.make_jaxpr(call, return_shape=True)(*narrow)
             except Exception:
                 raise ValueError(f"jax_function cannot be traced in float64: {why}") from error

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bridge.compared.recording.sources import is_library
+from bridge.compared.recording.sources import is_library, names_in
 
 
 @dataclass
@@ -190,7 +190,7 @@ def _function(
         if rebuild is not None:
             cells[k] = rebuild
     globals_: dict[str, _Rebuild] = {}
-    for name in () if is_wrapper else _names(code):
+    for name in () if is_wrapper else names_in(code):
         content = function.__globals__.get(name)
         if isinstance(content, types.ModuleType):
             continue
@@ -219,15 +219,6 @@ def _function(
         return copy
 
     return rebuild_function
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """Names that a function and those inside of it may read from its module."""
-    names = set(code.co_names)
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            names |= _names(const)
-    return names
 
 
 def _is_nnx(thing: Any) -> bool:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn.modules import module as modules
 from torch.overrides import TorchFunctionMode
 
 from bridge._private.torch import TorchDispatchMode
 from bridge.compared.recording.fingerprints import fingerprint
+from bridge.compared.recording.module_stack import ModuleStack
 from bridge.compared.recording.sources import Line, line_of_caller
-from bridge.compared.recording.steps import steps_of
+from bridge.compared.recording.steps import SLOPES, steps_of
 from bridge.compared.recording.values import Value
 
 VIEWS = {"view", "_unsafe_view", "reshape", "_reshape_alias", "permute", "transpose", "t",
@@ -136,17 +135,31 @@ class Recorder(TorchDispatchMode):
         parents = self._parents(tensors)
         if name in RANDOM and line is not None and line not in self.recording.random:
             self.recording.random.append(line)
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except RuntimeError as error:
+            narrow = [t for t in tensors if self.is_wide and t.dtype is torch.float32]
+            if not narrow or len({t.dtype for t in tensors}) < 2:
+                raise
+            raise ValueError(
+                f"torch_model takes a float32 tensor of shape {tuple(narrow[0].shape)} at "
+                f"{line.source if line else name}; compare runs the model in float64 and finds "
+                "tensors in modules, closures and global variables: hold this one in a buffer"
+            ) from error
         module, kind = self.module.current()
         place = Place(line, module, kind)
         if self.node:
             place = Place(line, self.node.module, self.node.kind)
         options = _options(func, args, kwargs)
         place.options = _sized(options)
-        behind = parents
-        if not self.node and not self._skip_steps():
+        behind = start = parents
+        if name in SLOPES:
+            behind = start = self._parents([options[SLOPES[name]]])
+        if (not self.node or name in SLOPES) and not self._skip_steps():
             for k, step in enumerate(steps_of(name, options, result)):
                 behind = (self._append(name, behind, place, step, "fine", f"step {k}"),)
+        if start is not parents:
+            behind = (*parents, *behind)
         outputs = list(_tensors(result))
         written = _written(func, args, kwargs, name, options)
         every = [*outputs, *(w for w in written if all(w is not o for o in outputs))]
@@ -278,47 +291,6 @@ class Nodes(TorchFunctionMode):
                     made_by[node] = place
                     left += [inner for inner, _ in node.next_functions if inner is not None]
         return result
-
-
-class ModuleStack:
-    """The modules whose forward functions are running, innermost last."""
-
-    def __init__(self) -> None:
-        self.names: dict[int, str] = {}
-        self.stack: list[tuple[str, str]] = []
-
-    def current(self) -> tuple[str, str]:
-        return self.stack[-1] if self.stack else ("", "")
-
-    @contextlib.contextmanager
-    def watch(self, models: list[nn.Module], others: Mapping[str, Any]) -> Iterator[None]:
-        """Follows calls of modules while it is entered.
-
-        Args:
-          models: the modules of the model.
-          others: modules beside them, by the variable's name.
-        """
-        layers = {name: [m] for name, m in others.items() if isinstance(m, nn.Module)}
-        named = {"": models, **layers}
-        for prefix, beside in named.items():
-            for model in beside:
-                for name, module in model.named_modules(prefix=prefix):
-                    self.names.setdefault(id(module), name)
-
-        def enter(module: nn.Module, args: Any) -> None:
-            self.stack.append((self.names.get(id(module), ""), type(module).__name__))
-
-        def leave(module: nn.Module, args: Any, result: Any) -> None:
-            if self.stack:
-                self.stack.pop()
-
-        first = modules.register_module_forward_pre_hook(enter)
-        second = modules.register_module_forward_hook(leave, always_call=True)
-        try:
-            yield
-        finally:
-            first.remove()
-            second.remove()
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -6,6 +6,7 @@ import functools
 import linecache
 import os
 import sys
+import types
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,3 +88,12 @@ def line_of_caller() -> Line | None:
             fallback = Line(file, frame.f_lineno, code.co_qualname)
         frame = frame.f_back  # type: ignore[assignment]
     return fallback
+
+
+def names_in(code: types.CodeType) -> list[str]:
+    """Returns the names that a function and those inside of it may read from its module."""
+    names = dict.fromkeys(code.co_names)
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            names.update(dict.fromkeys(names_in(const)))
+    return list(names)

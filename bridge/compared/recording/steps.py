@@ -180,6 +180,52 @@ def _avg_pool(options: Options, result: Tensor) -> Steps:
         yield result * math.prod(size if len(size) > 1 else size * (result.dim() - 2))
 
 
+def _sigmoid_slope(options: Options, result: Tensor) -> Steps:
+    y = options["output"]
+    yield 1 - y
+    yield y * (1 - y)
+
+
+def _tanh_slope(options: Options, result: Tensor) -> Steps:
+    y = options["output"]
+    yield y * y
+    yield 1 - y * y
+
+
+def _silu_slope(options: Options, result: Tensor) -> Steps:
+    x = options["self"]
+    y = x.sigmoid()
+    yield y
+    yield 1 - y
+    yield x * (1 - y)
+    yield 1 + x * (1 - y)
+    yield y * (1 + x * (1 - y))
+
+
+def _gelu_slope(options: Options, result: Tensor) -> Steps:
+    x = options["self"]
+    if options.get("approximate") == "tanh":
+        factor = math.sqrt(2 / math.pi)
+        part = (factor * (x + 0.044715 * x**3)).tanh()
+        yield part
+        yield 1 - part * part
+        yield 0.5 * (1 + part)
+        inner = factor * (1 + 3 * 0.044715 * x * x)
+        yield inner
+        yield 0.5 * (1 + part) + 0.5 * x * (1 - part * part) * inner
+        return
+    share = 0.5 * (1 + (x * math.sqrt(0.5)).erf())
+    yield share
+    density = (-0.5 * x * x).exp() / math.sqrt(2 * math.pi)
+    yield density
+    yield x * density
+    yield share + x * density
+
+
+# Operations of the backward pass, each with the operand that its slope is computed from. The
+# gradient is another operand: a slope says nothing about it.
+SLOPES = {"sigmoid_backward": "output", "tanh_backward": "output", "silu_backward": "self",
+          "gelu_backward": "self"}  # fmt: skip
 _STEPS: dict[str, Callable[[Options, Any], Steps]] = {
     "addmm": _without_bias,
     "avg_pool2d": _avg_pool,
@@ -197,4 +243,8 @@ _STEPS: dict[str, Callable[[Options, Any], Steps]] = {
     "mean": _mean,
     "var": _var,
     "std": _var,
+    "sigmoid_backward": _sigmoid_slope,
+    "tanh_backward": _tanh_slope,
+    "silu_backward": _silu_slope,
+    "gelu_backward": _gelu_slope,
 }

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bridge.compared.recording.recorder import Place, Recorder
 
 
 def run_backward(
-    recorder: Recorder, modules: Sequence[nn.Module], result: Any, cotangents: list[np.ndarray]
+    recorder: Recorder,
+    parameters: Mapping[str, Tensor],
+    result: Any,
+    cotangents: list[np.ndarray],
 ) -> dict[str, int | None]:
     """Runs the backward pass of the outputs' sum with cotangents.
 
     Args:
       recorder: the recorder of the forward pass. It records this one too.
-      modules: the modules whose parameters get gradients.
+      parameters: the parameters by name.
       result: the model's tensors.
       cotangents: an array for each floating-point one of them.
 
@@ -32,7 +35,7 @@ def run_backward(
         for out, c in zip(outputs, cotangents, strict=True)
         if out.requires_grad
     ]
-    named = {n: p for m in modules for n, p in m.named_parameters() if p.requires_grad}
+    named = {name: p for name, p in parameters.items() if p.requires_grad}
     nodes = list(_nodes([out.grad_fn for out, _ in pairs]))
     handles = [node.register_prehook(_entering(recorder, node)) for node in nodes]
     try:

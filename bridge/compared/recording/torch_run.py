@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from bridge.compared.recording.outside import Outside, exchanged, outside, tensors_in
 from bridge.compared.recording.recorder import Enough, Nodes, Recorder, Recording
 from bridge.compared.recording.torch_gradients import run_backward
 
@@ -41,7 +42,20 @@ class TorchSide:
             arrays: it takes no fingerprints, and ends behind the last of them.
         """
         known = self._known if wanted else None
-        recorder, modules, result = self._run_recorded(known, frozenset(wanted))
+        call, modules = copied(self.model, self.is_wide)
+        others = outside(call, modules)
+        with exchanged(others, torch.float64 if self.is_wide else None):
+            return self._record(call, modules, others, known, frozenset(wanted))
+
+    def _record(
+        self,
+        call: Callable[..., Any],
+        modules: list[nn.Module],
+        others: Outside,
+        known: Recording | None,
+        wanted: frozenset[int],
+    ) -> tuple[Recording, Any]:
+        recorder, result = self._run_recorded(call, modules, others, known, wanted)
         recording = recorder.recording
         if known is not None:
             return recording, result
@@ -50,25 +64,31 @@ class TorchSide:
             index = recorder.index_of(tensor)
             if index is not None:
                 recording.outputs.append(index)
-        for module in modules:
-            for tensor in module.buffers():
+        for module in [*modules, *others.values()]:
+            for tensor in module.buffers() if isinstance(module, nn.Module) else ():
                 index = recorder.index_of(tensor)
                 if index is not None and recording.values[index].kind != "leaf":
                     recording.buffers.append(index)
         return recording, result
 
     def _run_recorded(
-        self, known: Recording | None, wanted: frozenset[int]
-    ) -> tuple[Recorder, list[nn.Module], Any]:
+        self,
+        call: Callable[..., Any],
+        modules: list[nn.Module],
+        others: Outside,
+        known: Recording | None,
+        wanted: frozenset[int],
+    ) -> tuple[Recorder, Any]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            call, modules = copied(self.model, self.is_wide)
-            floats = [t for m in modules for t in _state(m).values() if t.is_floating_point()]
+            beside = tensors_in(others)
+            states = [t for m in modules for t in _state(m).values()]
+            floats = [t for t in [*states, *beside.values()] if t.is_floating_point()]
             dtype = torch.float64 if self.is_wide or not floats else floats[0].dtype
             if self.is_wide:
                 for module in modules:
                     _to_double(module)
-            names = {name: t for m in modules for name, t in _state(m).items()}
+            names = {**beside, **{name: t for m in modules for name, t in _state(m).items()}}
             args = [_cast(a, dtype) for a in self.args]
             kwargs = {key: _cast(a, dtype) for key, a in self.kwargs.items()}
             for key, tensor in named_tensors([*args, kwargs]):
@@ -82,14 +102,16 @@ class TorchSide:
                 contextlib.suppress(Enough),
             ):
                 nodes = Nodes(recorder) if is_differentiated else contextlib.nullcontext()
-                with recorder.module.watch(modules), nodes, recorder:
+                with recorder.module.watch(modules, others), nodes, recorder:
                     result = run_torch_model(call, args, kwargs)
                 recorder.recording.forward = len(recorder.recording.values)
                 if is_differentiated:
-                    found = run_backward(recorder, modules, tensors_of(result), self.cotangents)
+                    named = {n: p for m in modules for n, p in m.named_parameters()}
+                    named |= {n: p for n, p in beside.items() if isinstance(p, nn.Parameter)}
+                    found = run_backward(recorder, named, tensors_of(result), self.cotangents)
                     gradients = {k: v for k, v in found.items() if v is not None}
                     recorder.recording.gradients = gradients
-        return recorder, modules, result
+        return recorder, result
 
     def run(self) -> Any:
         """Runs a copy of the model in its own dtype.
@@ -99,7 +121,7 @@ class TorchSide:
         """
         call, modules = copied(self.model)
         before = {k: p for m in modules_of(self.model) for k, p in m.named_parameters()}
-        with torch.no_grad():
+        with torch.no_grad(), exchanged(outside(call, modules), None):
             result = run_torch_model(call, self.args, self.kwargs)
         after = {k: p for m in modules for k, p in m.named_parameters()}
         for name, tensor in before.items():
@@ -146,7 +168,8 @@ def copied(model: Any, is_wide: bool = False) -> tuple[Callable[..., Any], list[
     olds = modules_of(model)
     news = {id(old): copy.deepcopy(old, memo) for old in olds}
     if isinstance(model, types.MethodType):
-        return types.MethodType(model.__func__, news[id(model.__self__)]), list(news.values())
+        owner = news.get(id(model.__self__), model.__self__)
+        return types.MethodType(model.__func__, owner), list(news.values())
     if not isinstance(model, types.FunctionType):
         return model, list(news.values())
     closure = model.__closure__ and tuple(

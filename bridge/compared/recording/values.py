@@ -165,7 +165,8 @@ def dead(
 def is_piece(value: Value, whole: Value) -> bool:
     """True for a value that holds some of the numbers of another one and no others."""
     a, b = value.printed, whole.printed
-    return value.op in SELECTIONS and a is not None and b is not None and a.size < b.size
+    is_selected = value.op in SELECTIONS or value.op.startswith("scan[")  # an iteration's row
+    return is_selected and a is not None and b is not None and a.size < b.size
 
 
 def frontier(values: Sequence[Value], deads: Sequence[int], joined: Container[int]) -> list[int]:

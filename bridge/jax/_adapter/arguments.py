@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bridge._private.jax import INLINE
-from bridge.ops.dtypes import FLOATING
+from bridge.lang.dtypes import FLOATING
 
 _NUMPY_LIKE = (np.ndarray, np.generic, float, int, complex)
 
@@ -107,6 +107,24 @@ def as_flag(function: str, name: str, value: Any) -> bool:
     if getattr(value, "dtype", None) != np.bool_ or value.shape:
         raise TypeError(f"{function}: {name} is {value!r}, expected True or False")
     return bool(value)
+
+
+def axis_size(function: str, axis_name: Any) -> int:
+    """Returns the number of devices on a mesh axis, inside `shard_map`; 1 for None.
+
+    Raises:
+      ValueError: there is no such axis here.
+    """
+    if axis_name is None:
+        return 1
+    # An axis of jax.vmap has a size too, but no devices that could exchange values.
+    mesh_axes = jax.sharding.get_abstract_mesh().manual_axes
+    if not isinstance(axis_name, Hashable) or axis_name not in mesh_axes:
+        raise ValueError(
+            f"{function}: axis_name is {axis_name!r}, expected the name of a mesh axis of the "
+            "jax.shard_map around the call"
+        )
+    return int(jax.lax.axis_size(axis_name))
 
 
 def compiled_for(make: Callable[..., Callable[..., jax.Array]]) -> Callable[..., Any]:

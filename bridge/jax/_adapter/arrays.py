@@ -5,30 +5,64 @@ bridge/torch/_adapter/arrays.py has the same for PyTorch; `bridge.ops.arrays` de
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from bridge.jax._adapter.arguments import as_array_likes, as_arrays, refuse_traced
-from bridge.jax._adapter.avals import spec_of
+from bridge.jax._adapter.arguments import as_array_like, as_arrays, refuse_traced
+from bridge.jax._adapter.avals import spec_of, unsplit
 from bridge.jax._adapter.declared import DeclaredFunction
+from bridge.lang.dtypes import FLOATING
+from bridge.ops.form import INTEGERS
 
-__all__ = ["cast", "checked", "concatenated", "entry", "known", "last_columns", "spec_of", "zeros"]
+__all__ = [
+    "autocast",
+    "cast",
+    "checked",
+    "concatenated",
+    "dtype_of",
+    "entry",
+    "known",
+    "last_columns",
+    "spec_of",
+    "with_whole_rows",
+    "zeros",
+]
+
+
+_EXPECTED = {dtypes: f"one of {', '.join(dtypes)}" for dtypes in (FLOATING, INTEGERS)}
 
 
 def entry(op: Any, name: str = "") -> DeclaredFunction:
     return DeclaredFunction(op, name) if name else op.entry("jax")  # type: ignore[no-any-return]
 
 
-def known(name: str, expected: str, /, **values: Any) -> None:
-    for argument, value in values.items():
-        refuse_traced(name, argument, value, expected)
+def known(function: str, name: str, value: Any, expected: str = "a number") -> Any:
+    refuse_traced(function, name, value, expected)
+    return value
 
 
-def checked(name: str, required: int, /, **arrays: Any) -> tuple[Any, ...]:
-    return as_arrays(*as_array_likes(name, required, **arrays))
+def checked(
+    name: str, required: int, integers: Sequence[str] = (), /, **arrays: Any
+) -> tuple[Any, ...]:
+    found = []
+    for place, (key, value) in enumerate(arrays.items()):
+        if value is not None or place < required:
+            dtypes = INTEGERS if key in integers else FLOATING
+            value = as_array_like(name, key, value, dtypes, _EXPECTED[dtypes])
+        found.append(value)
+    return as_arrays(*found)
+
+
+def autocast(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    return arrays
+
+
+def dtype_of(x: jax.Array) -> str:
+    return sys.intern(x.dtype.name)
 
 
 def cast(x: jax.Array, dtype: str) -> jax.Array:
@@ -37,6 +71,10 @@ def cast(x: jax.Array, dtype: str) -> jax.Array:
 
 def concatenated(first: jax.Array, second: jax.Array) -> jax.Array:
     return jnp.concatenate((first, second.astype(first.dtype)), -1)
+
+
+def with_whole_rows(x: Any) -> Any:
+    return unsplit(x, slice(-1, None)) if isinstance(x, jax.Array) else x
 
 
 def zeros(like: jax.Array, shape: Sequence[int], dtype: str) -> jax.Array:

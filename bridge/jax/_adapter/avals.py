@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bridge._private.jax import ShapedArray, varying_axes_of, without_varying
+from bridge._private.jax import ShapedArray, partitions_of, varying_axes_of, without_varying
 from bridge.jax._sharded.split import axes_of_space
 from bridge.ops import Role, Spec
 
@@ -112,7 +112,8 @@ def split_as(value: Any, aval: Any) -> Any:
 def unsplit(value: Any, dims: slice) -> Any:
     """Returns the array split along none of these dimensions, under a mesh with explicit axes."""
     own = jax.typeof(value).sharding
-    axes = list(own.spec) + [None] * (value.ndim - len(own.spec))
+    axes = list(partitions_of(own.spec))
+    axes += [None] * (value.ndim - len(axes))
     if not any(axes[dims]):
         return value
     axes[dims] = [None] * len(axes[dims])

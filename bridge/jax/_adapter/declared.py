@@ -20,9 +20,9 @@ from bridge.jax._adapter.avals import spec_of
 from bridge.jax._adapter.integers import as_integer, words
 from bridge.jax._adapter.primitive import call
 from bridge.lang import roles
+from bridge.lang.dtypes import FLOATING, promote
 from bridge.lang.tracing import HasDeclaration
 from bridge.ops import PROGRAM
-from bridge.ops.dtypes import FLOATING, promote
 from bridge.ops.form import check_operands, dtypes_of_role
 from bridge.ops.traced import Traced, function_of, traced
 
@@ -69,10 +69,9 @@ class DeclaredFunction:
             operands = self._arguments(found, operands)
         return compiled(*operands)
 
-    def on_axis(self, axis: str, /, *operands: Any, **static: Any) -> Any:
+    def on_axis(self, operands: tuple[Any, ...], *values: Any, axis: Any) -> Any:
         """Runs the op inside `shard_map`, on columns that are split over a mesh axis."""
-        values = {**self.declaration.static, **static}.values()
-        found = self._traced(operands, [True] * len(operands), tuple(values))
+        found = self._traced(operands, [True] * len(operands), values)
         return _compiled(self.name, found, axis)(*self._arguments(found, operands))
 
     def _entered(

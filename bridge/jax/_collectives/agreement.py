@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from bridge._private.jax import Primitive, register_lowering, varying_axes_of
+from bridge._private.jax import Primitive, aval_of_result, register_lowering, varying_axes_of
 from bridge.collectives import Signature
 from bridge.jax._adapter.host_call import host_call, platform_of
 
@@ -44,7 +44,7 @@ def where_agreed(
     rows = lax.all_gather(jnp.asarray(mine), names)
     verdict = _verdict.bind(rows, judge=agreement.judge)
     # A branch runs only after the verdict. (A select would copy x.)
-    result = jax.typeof(jax.eval_shape(function, x))
+    result = aval_of_result(function, jax.typeof(x))
     return lax.cond(verdict, function, partial(_zeros, result), x)
 
 
@@ -59,7 +59,7 @@ _verdict = Primitive("bridge_agree")
 
 @_verdict.def_abstract_eval
 def _abstract(rows: Any, *, judge: Judge) -> Any:
-    return jax.typeof(jax.eval_shape(jnp.all, rows))
+    return aval_of_result(jnp.all, rows)
 
 
 def _lower(context: Any, rows: Any, *, judge: Judge) -> Any:

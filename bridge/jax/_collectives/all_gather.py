@@ -15,6 +15,7 @@ from jax import lax
 from bridge._private.jax import (
     Primitive,
     Zero,
+    aval_of_result,
     fancy_primitive_batchers,
     lower_fun,
     primitive_jvps,
@@ -193,7 +194,7 @@ def _size_of(names: tuple[Any, ...]) -> int:
 
 
 def _abstract(x: Any, *, names: Any, axis: int, tiled: bool, **_: Any) -> Any:
-    return jax.typeof(jax.eval_shape(lambda x: lax.all_gather(x, names, axis=axis, tiled=tiled), x))
+    return aval_of_result(lambda x: lax.all_gather(x, names, axis=axis, tiled=tiled), x)
 
 
 def _gather(

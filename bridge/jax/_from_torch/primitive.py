@@ -52,7 +52,7 @@ def call(program: Program, operands: Sequence[Any]) -> list[Any]:
 def _whole(operand: Any) -> Any:
     """Replicates the operand on every device, under a mesh with explicit axes."""
     sharding = jax.typeof(operand).sharding
-    if sharding.mesh.empty or all(axes is None for axes in sharding.spec):
+    if sharding.mesh.empty or sharding.spec == PartitionSpec(*[None] * operand.ndim):
         return operand
     return jax.sharding.reshard(operand, NamedSharding(sharding.mesh, PartitionSpec()))
 

@@ -13,6 +13,7 @@ from bridge.jax._adapter.integers import refuse_no_seed
 from bridge.ops.integers import check_integer
 
 _NAME = "bias_dropout_add"
+_bias_dropout_add = _declared.entry("jax").run
 
 
 def bias_dropout_add(
@@ -85,14 +86,18 @@ def bias_dropout_add(
 
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
     """
+    p, seed, offset = _checked(p, seed, offset, training)
+    return _bias_dropout_add((x, bias, residual, seed, offset), None, p)  # type: ignore[no-any-return]
+
+
+def _checked(p: Any, seed: Any, offset: Any, training: Any) -> tuple[float, Any, Any]:
+    """Returns p, the seed and the offset; 0 and None if nothing is dropped."""
     if type(p) is not float or not 0.0 <= p <= 1.0:
         refuse_traced(_NAME, "p", p)
         p = probability(_NAME, "p", p)
     if not as_flag(_NAME, "training", training) or p == 0.0:
-        return _declared.jax(x, bias, residual, p=0.0)  # type: ignore[no-any-return]
+        return 0.0, None, None
     refuse_no_seed(_NAME, seed)
     if offset is None:
         check_integer(_NAME, "offset", offset)  # raises
-    if type(offset) is int and offset == 0:
-        offset = None
-    return _declared.jax(x, bias, residual, seed, offset, p=p)  # type: ignore[no-any-return]
+    return p, seed, None if type(offset) is int and offset == 0 else offset

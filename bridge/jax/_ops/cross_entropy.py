@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from bridge.catalogue import cross_entropy as losses
-from bridge.catalogue.cross_entropy import Options
-from bridge.jax._adapter.arguments import refuse_traced
+from bridge.catalogue.cross_entropy import CrossEntropy
+from bridge.jax._adapter import arrays
+from bridge.jax._adapter.arguments import axis_size
 from bridge.jax._adapter.avals import unsplit
-from bridge.jax._ops.labels import as_signed, check_ignored, check_labels
+from bridge.jax._adapter.declared import DeclaredFunction
+from bridge.jax._ops import labels as labels_of_jax
 
+_NAME = "cross_entropy"
 ArrayLike = jax.typing.ArrayLike
 
 
@@ -68,59 +68,14 @@ def cross_entropy(
       >>> cross_entropy(jnp.zeros((2, 4)), jnp.array([0, -100]))
       Array(1.3862944, dtype=float32)
     """
-    given = (reduction, ignore_index, label_smoothing, z_loss, softcap)
-    options = checked_options("cross_entropy", *given)
-    columns = np.shape(logits)[-1] if np.ndim(logits) else 0
-    if axis_name is not None:
-        columns *= axis_size("cross_entropy", axis_name)
-    check_ignored("cross_entropy", labels, options.ignore_index)
-    read = labels
-    if getattr(labels, "dtype", None) == np.uint64:
-        read = as_signed(jnp.asarray(labels), options.ignore_index)[0]
-    found = losses_of(logits, read, options, axis_name)
-    check_labels("cross_entropy", labels, logits, columns, options.ignore_index)
-    return reduce(reduction, *found)
+    given = reduction, ignore_index, label_smoothing, z_loss, softcap
+    options, parts = cross_entropies.options(_NAME, *given), axis_size(_NAME, axis_name)
+    run = None if axis_name is None else partial(DeclaredFunction.on_axis, axis=axis_name)
+    return cross_entropies.loss(_NAME, logits, labels, options, run, parts)  # type: ignore[no-any-return]
 
 
-def checked_options(function: str, *given: Any) -> Options:
-    names = ("reduction", "ignore_index", "label_smoothing", "z_loss", "softcap")
-    for name, value in zip(names, given, strict=True):
-        refuse_traced(function, name, value)
-    return Options.of(function, *given)
+def _flat(losses: jax.Array) -> jax.Array:
+    return unsplit(losses, slice(1, None)).reshape(-1)  # type: ignore[no-any-return]
 
 
-def axis_size(function: str, axis_name: Any) -> int:
-    """Returns the number of devices on a mesh axis, inside `shard_map`.
-
-    Raises:
-      ValueError: there is no such axis here.
-    """
-    # An axis of jax.vmap has a size too, but no devices that could exchange values.
-    mesh_axes = jax.sharding.get_abstract_mesh().manual_axes
-    if not isinstance(axis_name, Hashable) or axis_name not in mesh_axes:
-        raise ValueError(
-            f"{function}: axis_name is {axis_name!r}, expected the name of a mesh axis of the "
-            "jax.shard_map around the call"
-        )
-    return int(jax.lax.axis_size(axis_name))
-
-
-def losses_of(
-    logits: Any, labels: Any, options: Options, axis_name: Any = None
-) -> tuple[jax.Array, ...]:
-    """Returns each row's loss, and for a mean 1 per row that counts; labels are unchecked."""
-    is_mean = options.reduction == "mean"
-    of_rows = (losses.counted_losses if is_mean else losses.row_losses).entry("jax")
-    if axis_name is None:
-        found = of_rows.public(logits, labels, **options.of_rows)
-    else:
-        found = of_rows.on_axis(axis_name, logits, labels, **options.of_rows)
-    return found if is_mean else (found,)
-
-
-def reduce(reduction: str, of_rows: jax.Array, *counts: jax.Array) -> Any:
-    """Reduces the losses as `reduction` says."""
-    if reduction == "none":
-        return of_rows
-    flat = [unsplit(each, slice(1, None)).reshape(-1) for each in (of_rows, *counts)]
-    return (losses.mean if counts else losses.total).jax(*flat)
+cross_entropies = CrossEntropy(arrays, labels_of_jax, _flat)

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import jax
 
 from bridge.catalogue import gates
-from bridge.catalogue.gates import Glu, one_a_row
+from bridge.catalogue.gates import OPERANDS, Glu, one_a_row
 from bridge.jax._adapter import arrays
+from bridge.ops.specialised import specialised
 
 ArrayLike = jax.typing.ArrayLike
 
@@ -67,34 +68,18 @@ def glu(
 
     Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
     """
-    static = (activation, limit, linear_offset, interleaved, blocks)
-    return _glu.run((gate, up, bias, weight), None, *static)  # type: ignore[no-any-return]
+    operands = gate, up, bias, weight
+    return _glu.run(operands, None, activation, limit, linear_offset, interleaved, blocks)  # type: ignore[no-any-return]
 
 
-def _named(name: str, activation: str, words: str) -> Callable[..., jax.Array]:
-    def run(
-        gate: ArrayLike,
-        up: ArrayLike | None = None,
-        bias: ArrayLike | None = None,
-        *,
-        weight: ArrayLike | None = None,
-        limit: float | None = None,
-        linear_offset: float = 0.0,
-        interleaved: bool = False,
-        blocks: int = 1,
-    ) -> jax.Array:
-        static = (activation, limit, linear_offset, interleaved, blocks)
-        return entered.run((gate, up, bias, weight), None, *static)  # type: ignore[no-any-return]
-
-    entered = Glu(arrays, name)
-    run.__name__ = run.__qualname__ = name
-    run.__doc__ = f'`glu` with `activation="{activation}"`: {words}.'
-    return run
+def _with(activation: str, name: str, words: str) -> Callable[..., jax.Array]:
+    run, doc = Glu(arrays, name).run, f'`glu` with `activation="{activation}"`: {words}.'
+    return specialised(glu, OPERANDS, run, name, doc, activation=activation)
 
 
-swiglu = _named("swiglu", "silu", "x·σ(x)")
-geglu = _named("geglu", "gelu", "x·Φ(x)")
-reglu = _named("reglu", "relu", "max(x, 0), whose derivative at 0 is 0")
+swiglu = _with("silu", "swiglu", "x·σ(x)")
+geglu = _with("gelu", "geglu", "x·Φ(x)")
+reglu = _with("relu", "reglu", "max(x, 0), whose derivative at 0 is 0")
 
 
 def squared_relu(x: ArrayLike, weight: ArrayLike | None = None) -> jax.Array:

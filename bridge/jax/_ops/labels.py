@@ -48,6 +48,14 @@ def check_ignored(function: str, labels: Any, ignore_index: int) -> None:
     )
 
 
+def readable(function: str, labels: Any, ignore_index: int) -> Any:
+    """Returns labels of uint64 as `as_signed` does, others as they are, and checks ignore_index."""
+    check_ignored(function, labels, ignore_index)
+    if getattr(labels, "dtype", None) != np.uint64:
+        return labels
+    return as_signed(jnp.asarray(labels), ignore_index)[0]
+
+
 def as_signed(labels: Any, ignore_index: int) -> tuple[Any, int]:
     """Returns labels of the widest signed dtype, and the label that is ignored among them.
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import jax
 
-from bridge.catalogue.declaration import shape_of
 from bridge.catalogue.rotary import Rotary
 from bridge.jax._adapter import arrays
 from bridge.jax._adapter.arguments import refuse_traced
-from bridge.jax._adapter.avals import unsplit
 
 ArrayLike = jax.typing.ArrayLike
 
@@ -45,8 +43,4 @@ def rotary(x: ArrayLike, cos: ArrayLike, sin: ArrayLike, *, interleaved: bool = 
     Source: Su et al., "RoFormer", arXiv:2104.09864.
     """
     refuse_traced("rotary", "interleaved", interleaved, "True or False")
-    read = shape_of(cos)[-1:]
-    # Explicit sharding types cannot express the split of only the leading columns.
-    if isinstance(x, jax.Array) and x.ndim and read not in ((x.shape[-1],), (x.shape[-1] // 2,)):
-        x = unsplit(x, slice(-1, None))
     return _rotary.run(x, cos, sin, interleaved)  # type: ignore[no-any-return]

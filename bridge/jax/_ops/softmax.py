@@ -6,12 +6,13 @@ from typing import Any
 
 import jax
 
-from bridge.catalogue.softmax import MASK_DTYPES, MASK_EXPECTED, check_scale, forward_params
+from bridge.catalogue.softmax import MASK_EXPECTED, check_scale, forward_params
 from bridge.jax._adapter import arrays
 from bridge.jax._adapter.arguments import as_array_like, as_arrays, compiled_for, refuse_traced
 from bridge.jax._adapter.avals import spec_of
 from bridge.jax._adapter.primitive import call
 from bridge.jax._ops.sinks import softmax_with_sink
+from bridge.lang.dtypes import OF_MASKS
 from bridge.ops import PROGRAM
 
 ArrayLike = jax.typing.ArrayLike
@@ -127,7 +128,7 @@ def scaled_causal_softmax(
 
 def as_mask(function: str, mask: Any) -> Any:
     """Returns the mask in a form that a jitted function accepts."""
-    return as_array_like(function, "mask", mask, MASK_DTYPES, MASK_EXPECTED)
+    return as_array_like(function, "mask", mask, OF_MASKS, MASK_EXPECTED)
 
 
 def softmax(

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from bridge._private.jax import partitions_of
 from bridge.ops import Role
 from bridge.ops.splitting import AnySplit
 
@@ -55,7 +56,7 @@ class Split(AnySplit):
 
 def axes_of_space(like: Any, role: Role) -> tuple[Any, ...]:
     """Returns the mesh axes that split each dimension of the space, from an array that fills it."""
-    axes = tuple(like.sharding.spec)
+    axes = partitions_of(like.sharding.spec)
     axes += (None,) * (len(like.shape) - len(axes))
     if not role.is_double:
         return axes

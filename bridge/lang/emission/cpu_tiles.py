@@ -7,7 +7,8 @@ from typing import Any
 
 from bridge.lang import roles
 from bridge.lang.bytecode import Writer
-from bridge.lang.emission.expressions import ELEMENTS, Expressions, Numbers
+from bridge.lang.dtypes import DTYPES, INTEGERS, OF_16_BITS
+from bridge.lang.emission.expressions import Expressions, Numbers
 from bridge.lang.emission.sections import LargestCount, Tile, makers, named_column, tile_sections
 from bridge.lang.instructions import REDUCTIONS, symbol_of
 from bridge.lang.registers import Instruction
@@ -33,7 +34,7 @@ class Registers(Expressions):
         """True for a 16-bit vector shared by all rows."""
         operands = self.writer.program.operands
         is_shared = number < len(operands) and operands[number].role is roles.Row
-        return is_shared and self.dtypes[number] in ("float16", "bfloat16")
+        return is_shared and self.dtypes[number] in OF_16_BITS
 
     def element(self, number: int) -> tuple[str, int, bool]:
         """Returns the C++ type of an array's elements, its size, and True if they come converted.
@@ -42,8 +43,8 @@ class Registers(Expressions):
         vector is converted once for many rows.
         """
         dtype = self.dtypes[number]
-        if dtype in ELEMENTS and dtype != "float16" and not self.is_vector(number):
-            return (*ELEMENTS[dtype], False)
+        if dtype not in ("float16", *INTEGERS) and not self.is_vector(number):
+            return (*DTYPES[dtype][:2], False)
         return self.real, self.real_bytes, True
 
 

@@ -11,19 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge.lang.bytecode import Writer
+from bridge.lang.dtypes import DTYPES
 from bridge.lang.instructions import BY_NAME, symbol_of
 from bridge.lang.program import constant_of
 from bridge.lang.registers import Instruction
 
-# The C++ types of elements, and their sizes.
-ELEMENTS = {
-    "float16": ("math::float16", 2),
-    "bfloat16": ("math::bfloat16", 2),
-    "float32": ("float", 4),
-    "float64": ("double", 8),
-    "bool": ("uint8_t", 1),
-    "uint8": ("uint8_t", 1),
-}
 TYPES = {"float": "Real", "bool": "bool", "int": "int64_t"}
 
 
@@ -59,7 +51,7 @@ class Expressions:
         self.free = {node: number for node, number in writer.constants.items() if number in free}
         self.dtypes = dtypes
         self.operands = len(dtypes) - len(writer.program.results)
-        self.real, self.real_bytes = ELEMENTS[arithmetic]
+        self.real, self.real_bytes = DTYPES[arithmetic][:2]
 
     @property
     def constant_count(self) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 
 from bridge.lang import roles
 from bridge.lang.bytecode import Writer
-from bridge.lang.emission.expressions import ELEMENTS, Expressions, Numbers
+from bridge.lang.dtypes import DTYPES
+from bridge.lang.emission.expressions import Expressions, Numbers
 from bridge.lang.emission.sections import (
     Pick,
     Tile,
@@ -16,13 +17,13 @@ from bridge.lang.emission.sections import (
     value_instead,
     without_picks,
 )
+from bridge.lang.trees import CHUNK_COLUMNS
 
 # A thread has 32 elements of a chunk. Two blocks on a multiprocessor leave it 128 registers:
 # _KEPT_REGISTERS for values that stay from section to section, _LOADED_REGISTERS for these and the
 # numbers that a section loads before it computes. The latter budget is smaller for 16-bit numbers:
 # two share a register as loaded, and each takes a register when converted.
 _ELEMENTS_OF_THREAD = 32
-_COLUMNS_OF_CHUNK = 1024
 _KEPT_REGISTERS = 72
 _KEPT_MORE_REGISTERS = 80  # if operands are staged
 _STAGED_AND_SUMS = 3  # staged operands and column sums: two blocks have 96 KiB each
@@ -101,7 +102,7 @@ class Residents(Expressions):
         return array < len(operands) and operands[array].role is roles.Row
 
     def element(self, array: int) -> tuple[str, int]:
-        return ELEMENTS[self.dtypes[array]]
+        return DTYPES[self.dtypes[array]][:2]
 
     def _bytes(self, stream: tuple[int, int]) -> int:
         """Returns the bytes of a stream for each column."""
@@ -133,7 +134,7 @@ class Residents(Expressions):
         for stream in several:
             if not self.is_shared(stream[0]):  # shared vectors are in the caches
                 self.held[stream] = self.held_bytes
-                self.held_bytes += _COLUMNS_OF_CHUNK * self._bytes(stream)
+                self.held_bytes += CHUNK_COLUMNS * self._bytes(stream)
         candidates = [(self.kept_loads, s, self._bytes(s)) for s in several if s not in self.staged]
         for tile in tile_sections(self.writer):
             for value in tile.written:

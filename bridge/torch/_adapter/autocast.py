@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,11 @@ def cast(*tensors: Any) -> tuple[Any, ...]:
         else t
         for t in tensors
     )
+
+
+def without_autocast(device: str) -> Any:
+    """Returns a context in which autocast is off on the devices of a type."""
+    return torch.autocast(device, enabled=False) if device in _DEVICES else contextlib.nullcontext()
 
 
 def joined(arrays: Sequence[Tensor], dim: int) -> Tensor:

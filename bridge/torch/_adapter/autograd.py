@@ -33,7 +33,7 @@ from bridge._private.torch import (
     tracing_state,
     unwrap_if_dead,
 )
-from bridge.ops.dtypes import FLOATING
+from bridge.lang.dtypes import FLOATING
 from bridge.torch._adapter import nodes
 from bridge.torch._adapter.autograd_functions import FunctorchCall, apply_of, named
 from bridge.torch._adapter.derivatives import Derivatives, Step, run_steps, zeros

@@ -7,21 +7,55 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from bridge.torch._adapter.autograd import Plan
+from bridge.ops import PROGRAM
+from bridge.torch._adapter.autograd import Plan, plan_of
 from bridge.torch._adapter.autograd_functions import named
-from bridge.torch._adapter.kernels import Results
+from bridge.torch._adapter.declared import DeclaredEntry
+from bridge.torch._adapter.kernels import Results, dtypes_of
 
 
-def chained(first: Plan, second_of: Callable[[Results], Plan], operands: tuple[Any, ...]) -> Any:
-    """Returns the only result of a second call on all results of a first call.
+class Chain:
+    """An op of rows and the op that reduces all its results, recorded as one node.
 
-    For a tiny call, a node costs more than both kernels. Requirements: `first.native` says that
-    autograd records a call on the operands (`recorded`); and the derivatives of the second call do
-    not depend on the first's results that change with the operands, because autograd treats saved
-    results as constants.
+    For a tiny call, a node costs more than both kernels. The derivatives of the reduction must not
+    depend on results that change with the operands, because autograd treats saved results as
+    constants.
     """
-    return _apply(first.name)(first, second_of, *operands)
+
+    def __init__(
+        self, rows: DeclaredEntry, reduction: DeclaredEntry, flat: Callable[[Tensor], Tensor]
+    ) -> None:
+        self._name, self._reduction = rows.name, reduction
+        self._run, self._recorded = rows.run, rows.recorded  # bound once, which is faster
+        self._flat = flat  # removes all dimensions but one
+        self._plans: dict[Any, Plan] = {}  # key: the dtype of the first result
+
+    def run(self, operands: tuple[Any, ...], values: tuple[Any, ...]) -> Any:
+        """Returns the reduced results of rows, for these static arguments of the op of rows."""
+        first, *_, last = operands
+        is_recorded = getattr(first, "requires_grad", False) and torch.is_grad_enabled()
+        if is_recorded and getattr(last, "ndim", 0) == 1:
+            plan = self._recorded(operands, *values)
+            if plan is not None:
+                try:
+                    return _apply(self._name)(plan, self._plan_of, *operands)
+                except ValueError:  # wrong shapes: the checks below raise a better message
+                    pass
+        found = self._run(operands, None, *values)
+        results = found if type(found) is tuple else (found,)
+        flat = tuple([each if each.ndim == 1 else self._flat(each) for each in results])
+        return self._reduction.run(flat, None)
+
+    def _plan_of(self, found: Results) -> Plan:
+        """Returns the plan that reduces such results."""
+        key = found[0].dtype  # type: ignore[union-attr]
+        if key not in self._plans:
+            params = self._reduction.prepare(*found)
+            name = self._reduction.name
+            self._plans[key] = plan_of(PROGRAM, params, dtypes_of(found), name)
+        return self._plans[key]
 
 
 @functools.cache

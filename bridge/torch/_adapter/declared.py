@@ -19,7 +19,12 @@ from bridge.ops.integers import check_integer_array
 from bridge.ops.traced import Traced, function_of, traced
 from bridge.torch._adapter.autograd import call, native_kernel, plan_of
 from bridge.torch._adapter.checks import check_tensors
-from bridge.torch._adapter.destination import write_at_once, write_into
+from bridge.torch._adapter.destination import (
+    call_overwritten,
+    pull_over,
+    write_at_once,
+    write_into,
+)
 from bridge.torch._adapter.entry import MOST_KINDS, fixed
 from bridge.torch._adapter.integers import as_integer
 from bridge.torch._adapter.kernels import dtypes_of, spec_of
@@ -87,6 +92,8 @@ class DeclaredEntry:
                     return out
         if is_overridden(given := (*operands, out)):
             return hand_over(given, depth=2, function=self.public)
+        if (composed := self.composed(operands, out, *values)) is not None:
+            return composed
         found, used = self.resolve(operands, *map(fixed, values))
         present = tuple([operand for operand in used if operand is not None])
         if not torch.compiler.is_compiling():
@@ -133,11 +140,42 @@ class DeclaredEntry:
             return getattr(_by_name, self._name_to_dynamo(present, *values)), operands
         return traced(self.declaration, present, *values), operands
 
+    def composed(self, operands: Operands, out: Any, *values: Any) -> Any:
+        """Returns the result of a call that takes several ops; None for any other call."""
+        return None
+
     def prepare(self, *operands: Any, **static: Any) -> ProgramParams:
         """Returns the checked parameters of a call, for callers that run it in another way."""
-        values = {**self.declaration.static, **static}.values()
+        return self.params(operands, *{**self.declaration.static, **static}.values())
+
+    def params(self, operands: Operands, *values: Any) -> ProgramParams:
+        """Works as `prepare`, with absent operands and the static arguments in order."""
         found, used = self.resolve(operands, *values)
         return _checked(self.name, found, tuple([each for each in used if each is not None]))
+
+    def overwritten(self, operands: Operands, *values: Any) -> Any:
+        """Returns the result; the backward pass may write the first gradient over its operand."""
+        found, operands = self.resolve(operands, *values)
+        params = _checked(self.name, found, operands)
+        results = call_overwritten(self.name, PROGRAM, operands, params)
+        return results if found.returns_several else results[0]
+
+    def with_gradient(self, operands: Operands, g: Any, *values: Any) -> tuple[Any, Any]:
+        """Returns the results as a tuple, and the gradient of the first operand, written over it.
+
+        Autograd records nothing.
+
+        Args:
+          g: the cotangent of the first result, or None for no gradient.
+        """
+        found, operands = self.resolve(operands, *values)
+        params = _checked(self.name, found, operands)
+        plan = plan_of(PROGRAM, params, dtypes_of(operands), self.name)
+        count = len(found.program.results)
+        if g is None:
+            return plan.run_below(operands)[:count], None
+        results = plan.saving.run_below(operands)
+        return results[:count], pull_over(plan, operands, results, (g, *[None] * (count - 1)))
 
     def recorded(self, operands: Operands, *values: Any) -> Any:
         """Returns the plan of a known call that autograd records; None for any other call."""

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from bridge.lang.dtypes import FLOATING
 from bridge.lang.errors import TooLarge
 from bridge.ops import Spec, ZerosLike
 from bridge.ops.definition import Role, each_place
-from bridge.ops.dtypes import FLOATING
 from bridge.ops.tables import summed
 from bridge.torch._adapter.kernels import NAMES, dtypes_of
 

@@ -80,8 +80,8 @@ def overwrite(function: str, op: Any, operands: tuple[Any, ...], params: Any) ->
         before = x.clone()
         x = named(_Overwrite, function, False).apply(plan, x, before, *others)
         # Write only now: torch has raised its errors by now and has counted the change.
-        with torch.no_grad(), plan.recorded():
-            plan.run((before, *others), _only(plan, x))
+        with torch.no_grad():
+            _run_into(plan, (before, *others), x)
         return x
     _write(plan, operands, x)
     return x
@@ -112,19 +112,26 @@ def _write(plan: Plan, operands: tuple[Any, ...], out: Tensor, argument: str = "
             f"{plan.name}: Inplace update to inference tensor outside InferenceMode is not "
             "allowed; clone it first"
         )
+    _run_into(plan, operands, out, argument)
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)
+
+
+def _run_into(plan: Plan, operands: tuple[Any, ...], out: Tensor, argument: str = "") -> None:
+    """Runs the kernel as `_write` does, but counts no change of `out`."""
     try:
         with plan.recorded():
             plan.run(operands, _only(plan, out))
     except ValueError as error:
         argument = argument or plan.op.words(plan.params)[1][0]
         raise _named_error(plan.op, plan.name, argument, error) from None
-    if not out.is_inference():
-        torch.autograd.graph.increment_version(out)
 
 
 def _named_error(op: Any, function: str, argument: str, error: ValueError) -> ValueError:
     """Returns the op's error about its only result in the words of the public function."""
-    return ValueError(re.sub(f"^{op.name}: (a result|y) ", f"{function}: {argument} ", str(error)))
+    result = f"^{op.name}: (a result|y|the output) "
+    message = re.sub(result, f"{function}: {argument} ", str(error))
+    return ValueError(re.sub("overlaps [uvw] ", "overlaps an operand ", message))
 
 
 def _only(plan: Plan, out: Tensor) -> tuple[Tensor | None, ...]:

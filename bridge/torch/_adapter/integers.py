@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge._private.torch import current_graph_task_id
 from bridge.ops.integers import check_integer, check_integer_array
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.dispatcher import meet_dtensors
@@ -19,27 +20,8 @@ _INT64 = 1 << 63
 seed_on_mesh: list[Callable[[Tensor, Any], Tensor]] = []
 
 
-def as_integers(
-    function: str, seed: Any, offset: Any, x: Tensor, *others: Any
-) -> tuple[Tensor, Tensor | None]:
-    """Returns a seed and an offset as int64 tensors on the device of x; None for an offset of 0.
-
-    If the seed is None, one is drawn from the device's default generator. `others` are the call's
-    other tensors: if one of them is a DTensor, all processes get one seed.
-    """
-    if not isinstance(x, Tensor):
-        check_tensors(function, x=x)  # raises
-    if seed is None:
-        first = _drawn_seed(None, x, *others)
-    else:
-        first = as_integer(function, "seed", seed, x, *others)
-    if type(offset) is int and offset == 0:
-        return first, None
-    return first, as_integer(function, "offset", offset, x)
-
-
 def as_integer(function: str, argument: str, value: Any, x: Tensor, *others: Any) -> Tensor:
-    """Returns a seed or offset as an int64 tensor on x's device; `others` as for `as_integers`."""
+    """Returns a seed or offset as an int64 tensor on x's device; `others` as for `drawn_seed`."""
     if isinstance(value, Tensor):
         if value.dtype is torch.int64:
             return value  # checked with the other operands
@@ -52,7 +34,13 @@ def as_integer(function: str, argument: str, value: Any, x: Tensor, *others: Any
                 f"{function}: seed is a generator on {value.device}, expected {x.device}, where x "
                 "is"
             )
-        return _drawn_seed(value, x, *others)
+        if current_graph_task_id() >= 0:
+            raise RuntimeError(
+                f"{function}: seed is a generator, and a backward pass computes the call again, as "
+                "activation checkpoints do: it would draw another mask than the first one; draw a "
+                "number outside of the checkpoint and give that"
+            )
+        return drawn_seed(value, x, *others)
     if type(value) is not int or not -_INT64 <= value < 2 * _INT64:
         value = check_integer(function, argument, value)
     if value >= _INT64:
@@ -60,7 +48,11 @@ def as_integer(function: str, argument: str, value: Any, x: Tensor, *others: Any
     return torch.full((), value, dtype=torch.int64, device=x.device)
 
 
-def _drawn_seed(generator: torch.Generator | None, x: Tensor, *others: Any) -> Tensor:
+def drawn_seed(generator: torch.Generator | None, x: Tensor, *others: Any) -> Tensor:
+    """Returns a seed drawn from a generator, by default the one of x's device.
+
+    `others` are the call's other tensors: if one of them is a DTensor, all processes get one seed.
+    """
     if x.is_meta:  # a meta tensor has no values, so the generator is not used
         generator = None
     seed = torch.randint(_INT64 - 1, (), dtype=torch.int64, device=x.device, generator=generator)

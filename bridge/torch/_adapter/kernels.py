@@ -12,28 +12,14 @@ from torch import Tensor
 from bridge import _native
 from bridge._private.torch import check, is_zero_tensor, profiler
 from bridge.generated import load_built_kernels
+from bridge.lang.dtypes import NUMBERS
 from bridge.ops import Role, Spec
 from bridge.ops.definition import shape_in, space_of
 
-DTYPES = {
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bool": torch.bool,
-    "uint8": torch.uint8,
-    "int64": torch.int64,
-    "uint32": torch.uint32,
-    "int8": torch.int8,
-    "int16": torch.int16,
-    "int32": torch.int32,
-    "uint16": torch.uint16,
-    "uint64": torch.uint64,
-}
+DTYPES = {name: getattr(torch, name) for name in NUMBERS}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 _ALL = 2**31 - 1
-_CODES = {name: code for code, name in enumerate(DTYPES)}  # the values of enum bridge_dtype
 
 _kept_empty = _native.kept_empty
 
@@ -130,7 +116,7 @@ def new_memory(shape: tuple[int, ...], dtype: str, like: Tensor) -> Tensor:
     Memory is not reused while a profiler runs, because it reports torch's own allocator.
     """
     if type(like) in PLAIN and like.is_cpu and not profiler._is_profiler_enabled:
-        kept: Tensor | None = _kept_empty(like, _CODES[dtype], shape)
+        kept: Tensor | None = _kept_empty(like, NUMBERS[dtype], shape)
         if kept is not None:
             return kept
     return torch.empty(shape, dtype=DTYPES[dtype], device=like.device)
@@ -220,7 +206,7 @@ class Kernel:
         """
         if (native, present) not in self._added:
             self._added.add((native, present))
-            codes = [-1 if dtype is None else _CODES[dtype] for dtype in self.dtypes]
+            codes = [-1 if dtype is None else NUMBERS[dtype] for dtype in self.dtypes]
             places = range(len(codes)) if present is None else _places(present)
             dtypes = [-1] * (len(codes) if present is None else len(present))
             for place, code in zip(places, codes, strict=True):
@@ -260,7 +246,7 @@ class Kernel:
                 made.append(arrays.index((dtype, role)))
             else:
                 leading = self.params.batch_ndim if role is Role.ROW else _ALL
-                made.append((leading, columns.get(role, 0), _CODES[dtype], DTYPES[dtype]))
+                made.append((leading, columns.get(role, 0), NUMBERS[dtype], DTYPES[dtype]))
         return tuple(made)
 
     def empty_results(self, operands: tuple[Any, ...]) -> Results:

@@ -341,7 +341,7 @@ def agreed_exchange(
     kinds = type(dim), type(tiled), type(grad)
     if not check and type(x) is Tensor and kinds == (int, bool, str) and not claim:
         # Kinds of calls that have passed the checks on this rank are not checked again.
-        key = ranks, x.dtype, x.layout, x.ndim, dim, tiled, grad
+        key = ranks, x.dtype, x.layout, x.is_nested, x.ndim, dim, tiled, grad
         if (known := _known.get(key)) is not None:
             return known
     if check and dispatch_modes() and is_fake():

@@ -69,7 +69,7 @@ def gated(
     plain, weighted = _ENTRIES[function]
     entered, activation = plain if weights is None else weighted, _ACTIVATIONS[function]
     operands = (x, None, bias, weights)
-    found = entered.run(operands, None, activation, clamp_value, linear_offset, False)
+    found = entered.run(operands, None, activation, clamp_value, linear_offset, False, 1)
     return found if weights is None else found.to(y.dtype)  # type: ignore[no-any-return]
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from bridge.catalogue.bias_dropout_add import bias_dropout_add as _declared
 from bridge.catalogue.checks import probability
-from bridge.torch._adapter.checks import check_flags
+from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.declared import DeclaredEntry
 from bridge.torch._adapter.entry import fixed
-from bridge.torch._adapter.integers import as_integers
+from bridge.torch._adapter.integers import as_integer, drawn_seed
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 
 _NAME = "bias_dropout_add"
+_NO_SEED = 0.0, None, None
 
 
 def bias_dropout_add(
@@ -82,17 +85,33 @@ def bias_dropout_add(
 
     Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC11.
     """
-    if training is not False or type(p) is not float or not 0.0 <= p <= 1.0:
-        # The op checks all other calls for overrides. Here it must happen before a seed is drawn.
-        if is_overridden(tensors := (x, bias, residual, seed, offset)):
-            return hand_over(tensors)
+    # Other calls are checked for overrides by the op, but here this precedes the drawing of a seed.
+    is_known = training is False and type(p) is float and 0.0 <= p <= 1.0
+    if not is_known and is_overridden(given := (x, bias, residual, seed, offset)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    p, *drawn = _NO_SEED if is_known else _drawn(x, bias, residual, p, seed, offset, training)
+    return _bias_dropout_add.run((x, bias, residual, *drawn), None, p)  # type: ignore[no-any-return]
+
+
+def _drawn(
+    x: Any, bias: Any, residual: Any, p: Any, seed: Any, offset: Any, training: Any
+) -> tuple[Any, Any, Any]:
+    """Returns p, the seed and the offset, checked; 0 and None if nothing is dropped."""
+    if type(p) is not float or not 0.0 <= p <= 1.0:
         p = probability(_NAME, "p", fixed(p))
-        if type(training) is not bool:
-            check_flags(_NAME, training=training)
+    if type(training) is not bool:
+        check_flags(_NAME, training=training)
     if not training or p == 0.0:
-        return _bias_dropout_add.run((x, bias, residual, None, None), None, 0.0)  # type: ignore[no-any-return]
-    integers = as_integers(_NAME, seed, offset, x, bias, residual)
-    return _bias_dropout_add.run((x, bias, residual, *integers), None, p)  # type: ignore[no-any-return]
+        return _NO_SEED
+    if not isinstance(x, Tensor):
+        check_tensors(_NAME, x=x)  # raises
+    if seed is None:
+        first = drawn_seed(None, x, bias, residual)
+    else:
+        first = as_integer(_NAME, "seed", seed, x, bias, residual)
+    if type(offset) is int and offset == 0:
+        return p, first, None
+    return p, first, as_integer(_NAME, "offset", offset, x)
 
 
 def bias_add_(x: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from bridge.catalogue import bias_gelu as _declared
-from bridge.ops import PROGRAM
+from bridge.ops import PROGRAM, ProgramParams
 from bridge.torch._adapter.declared import DeclaredEntry
 from bridge.torch._adapter.destination import overwrite
 from bridge.torch._adapter.kernels import spec_of
@@ -74,13 +74,18 @@ def bias_gelu_(x: Tensor, bias: Tensor | None = None, *, approximate: str = "tan
     """
     if is_overridden((x, bias)):
         return hand_over((x, bias))
-    params = _bias_gelu.prepare(x, bias, approximate=approximate)
+    operands = (x,) if bias is None else (x, bias)
+    return overwrite("bias_gelu_", PROGRAM, operands, _params_in_place(x, bias, approximate))
+
+
+def _params_in_place(x: Tensor, bias: Tensor | None, approximate: str) -> ProgramParams:
+    params = _bias_gelu.params((x, bias), approximate)
     if params.dtypes != spec_of(x).dtype:
         raise TypeError(
             f"bias_gelu_: the result has dtype {params.dtypes} and does not fit into x of dtype "
             f"{spec_of(x).dtype}; convert bias to it, or use bias_gelu"
         )
-    return overwrite("bias_gelu_", PROGRAM, (x,) if bias is None else (x, bias), params)
+    return params
 
 
 def bias_gelu_times(g: Tensor, x: Tensor, bias: Tensor | None, *, approximate: str) -> Tensor:

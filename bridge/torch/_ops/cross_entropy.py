@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bridge.catalogue import cross_entropy as losses
-from bridge.catalogue.cross_entropy import Options
-from bridge.ops import PROGRAM
-from bridge.torch._adapter.autograd import Plan, plan_of
-from bridge.torch._adapter.chain import chained
+from bridge.catalogue.cross_entropy import CrossEntropy, options_of
+from bridge.torch._adapter import arrays
+from bridge.torch._adapter.chain import Chain
 from bridge.torch._adapter.declared import DeclaredEntry
-from bridge.torch._adapter.destination import call_overwritten, pull_over
-from bridge.torch._adapter.entry import fixed
-from bridge.torch._adapter.kernels import Results, dtypes_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._ops.labels import as_signed, check_labels
+from bridge.torch._ops import labels as labels_of_torch
+from bridge.torch._ops.labels import check_labels, readable
 
-# Make them now: a first call under torch.compile could not make them.
-_row_losses, _counted_losses = (
-    op.entry("torch") for op in (losses.row_losses, losses.counted_losses)
-)
-_total, _mean = losses.total.entry("torch"), losses.mean.entry("torch")
+_NAME = "cross_entropy"
 
 
 def cross_entropy(
@@ -84,115 +75,31 @@ def cross_entropy(
     """
     if is_overridden(given := (logits, labels)):
         return hand_over(given)  # type: ignore[no-any-return]
-    is_unsigned = getattr(labels, "dtype", None) is torch.uint64
-    read = as_signed(labels, ignore_index) if is_unsigned else labels
-    if group is None and not overwrite_logits:
-        numbers = ignore_index, label_smoothing, z_loss, softcap
-        loss: Any = _reduced((logits, read), reduction, *numbers)
-        check_labels("cross_entropy", labels, logits.shape[-1], ignore_index)
-        return loss  # type: ignore[no-any-return]
-    fixed_numbers = map(fixed, (ignore_index, label_smoothing, z_loss, softcap))
-    options = Options.of("cross_entropy", reduction, *fixed_numbers)
-    if group is not None:
-        from bridge.torch._ops.split_vocabulary import joined  # needs torch.distributed
+    options = reduction, ignore_index, label_smoothing, z_loss, softcap
+    return _loss(logits, labels, options, group, overwrite_logits)  # type: ignore[no-any-return]
 
-        def check(ranks: int) -> None:
-            _row_losses.prepare(logits, read, **options.of_rows)
-            check_labels("cross_entropy", labels, logits.shape[-1] * ranks, options.ignore_index)
 
-        logits = joined("cross_entropy", logits, group, check, others=options.words)
-        overwrite_logits = False
-    found = losses_of(logits, read, options, overwrite_logits)
+def _loss(logits: Any, labels: Any, given: Any, group: Any, overwrite: bool) -> Any:
+    if group is None and not overwrite:
+        operands, reduction = (logits, readable(_NAME, labels, given[1])), given[0]
+        if reduction == "none":
+            loss = _rows.run(operands, None, *given)
+        else:
+            loss = (_mean if reduction == "mean" else _sum).run(operands, given)
+        check_labels(_NAME, labels, logits, logits.shape[-1], given[1])
+        return loss
+    options = cross_entropies.options(_NAME, *given)
     if group is None:
-        check_labels("cross_entropy", labels, logits.shape[-1], options.ignore_index)
-    loss = reduce(reduction, *found)
-    return loss if group is None else loss.to_local()  # type: ignore[no-any-return]
+        return cross_entropies.loss(_NAME, logits, labels, options, DeclaredEntry.overwritten)
+    from bridge.torch._ops.split_vocabulary import joined  # needs torch.distributed
 
+    def check(ranks: int) -> None:
+        read = readable(_NAME, labels, options.ignore_index)
+        cross_entropies.entries[0].params((logits, read), *options.static)
+        check_labels(_NAME, labels, logits, logits.shape[-1] * ranks, options.ignore_index)
 
-def losses_of(
-    logits: Tensor, labels: Tensor, options: Options, overwrite: bool = False
-) -> tuple[Tensor, ...]:
-    """Returns the loss of each row and, for a mean, 1 for each row that counts.
-
-    Labels are not checked.
-    """
-    is_mean = options.reduction == "mean"
-    of_rows: Any = _counted_losses if is_mean else _row_losses
-    if overwrite:
-        params = of_rows.prepare(logits, labels, **options.of_rows)
-        found: Any = call_overwritten("cross_entropy", PROGRAM, (logits, labels), params)
-        return found if is_mean else found[:1]  # type: ignore[no-any-return]
-    found = of_rows.public(logits, labels, **options.of_rows)
-    return found if is_mean else (found,)
-
-
-def losses_and_gradient(
-    logits: Tensor, labels: Tensor, options: Options, g: Tensor | None
-) -> tuple[Any, Any]:
-    """Returns `losses_of` and the gradient, written over the logits; autograd records nothing.
-
-    Args:
-      g: cotangents of the losses, or None for no gradient.
-    """
-    is_mean = options.reduction == "mean"
-    of_rows: Any = _counted_losses if is_mean else _row_losses
-    operands, count = (logits, labels), 1 + is_mean
-    params = of_rows.prepare(*operands, **options.of_rows)
-    plan = plan_of(PROGRAM, params, dtypes_of(operands), "cross_entropy")
-    if g is None:
-        return plan.run_below(operands)[:count], None
-    results = plan.saving.run_below(operands)
-    return results[:count], pull_over(plan, operands, results, (g, None)[:count])
-
-
-def _reduced(operands: tuple[Tensor, Tensor], reduction: str, *numbers: Any) -> Tensor:
-    """Returns the loss of plain logits; checks options at their first call, and no labels."""
-    is_mean = reduction == "mean"
-    of_rows = _counted if is_mean else _uncounted
-    logits, labels = operands
-    plan = None
-    is_recorded = getattr(logits, "requires_grad", False) and torch.is_grad_enabled()
-    if is_recorded and reduction != "none" and getattr(labels, "ndim", 0) == 1:
-        plan = of_rows.recorded(operands, reduction, *numbers)
-    if plan is not None:
-        try:
-            return chained(plan, _mean_of if is_mean else _total_of, operands)  # type: ignore[no-any-return]
-        except ValueError:  # wrong shapes: the checks below raise a better message
-            pass
-    found = of_rows.run(operands, None, reduction, *numbers)
-    return reduce(reduction, *(found if is_mean else (found,)))
-
-
-_reductions: dict[Any, Plan] = {}  # key: the op and the dtype of the losses
-
-
-def _reduction_of(op: Any, found: Results) -> Plan:
-    """Returns the plan that reduces such losses, which have one dimension."""
-    key = op, found[0].dtype  # type: ignore[union-attr]
-    if key not in _reductions:
-        params = op.prepare(*found)
-        _reductions[key] = plan_of(PROGRAM, params, dtypes_of(found), "cross_entropy")
-    return _reductions[key]
-
-
-_mean_of, _total_of = partial(_reduction_of, _mean), partial(_reduction_of, _total)
-
-
-class _Losses(DeclaredEntry):
-    def resolve(self, operands: tuple[Any, ...], *values: Any) -> Any:
-        options = Options.of("cross_entropy", *values)
-        return super().resolve(operands, *options.of_rows.values())
-
-
-_counted, _uncounted = _Losses(losses.counted_losses), _Losses(losses.row_losses)
-
-
-def reduce(reduction: str, losses: Tensor, *counts: Tensor) -> Tensor:
-    """Returns the losses reduced as `reduction` says."""
-    if reduction == "none":
-        return losses
-    flat = [each if each.ndim == 1 else _flat(each) for each in (losses, *counts)]
-    return (_mean if counts else _total).public(*flat)  # type: ignore[no-any-return]
+    whole = joined(_NAME, logits, group, check, others=options.words)
+    return cross_entropies.loss(_NAME, whole, labels, options).to_local()
 
 
 def _flat(numbers: Tensor) -> Tensor:
@@ -201,3 +108,14 @@ def _flat(numbers: Tensor) -> Tensor:
 
         return in_one_dimension(numbers)
     return numbers.flatten()  # reshape(-1) fails if the batch has no elements
+
+
+class _Rows(DeclaredEntry):
+    def resolve(self, operands: tuple[Any, ...], *values: Any) -> Any:
+        return super().resolve(operands, *options_of(self.name, *values).static)
+
+
+cross_entropies = CrossEntropy(arrays, labels_of_torch, _flat)
+_rows = _Rows(losses.row_losses)
+_sum = Chain(_rows, cross_entropies.total, _flat)
+_mean = Chain(_Rows(losses.counted_losses), cross_entropies.mean, _flat)

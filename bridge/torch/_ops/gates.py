@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from bridge.catalogue import gates
-from bridge.catalogue.gates import FORMS, Glu, one_a_row
+from bridge.catalogue.gates import FORMS, OPERANDS, Glu, one_a_row
 from bridge.declared import DeclaredOp
+from bridge.ops.specialised import specialised
 from bridge.torch._adapter import arrays
 from bridge.torch._adapter.declared import DeclaredEntry
-from bridge.torch._adapter.overrides import hand_over, is_overridden
 
 
 class GluEntry(DeclaredEntry):
@@ -23,15 +23,14 @@ class GluEntry(DeclaredEntry):
         self._glu = Glu(arrays, name, forms)
 
     def resolve(self, operands: tuple[Any, ...], *values: Any) -> Any:
-        *static, interleaved = values
+        *static, interleaved, _ = values
         entry, operands = self._glu.form(operands, interleaved)
         return entry.resolve(operands, *static)
 
-    def in_blocks(self, operands: tuple[Any, ...], out: Any, *values: Any) -> Any:
-        """Returns the result for packed tensors of several blocks."""
-        if is_overridden(given := (*operands, out)):
-            return hand_over(given, depth=2, function=self.public)
-        return self._glu.run(operands, out, *values)
+    def composed(self, operands: tuple[Any, ...], out: Any, *values: Any) -> Any:
+        blocks = values[-1]
+        is_one = type(blocks) is int and blocks == 1
+        return None if is_one else self._glu.run(operands, out, *values)
 
 
 class _SquaredReLU(DeclaredEntry):
@@ -97,42 +96,19 @@ def glu(
 
     Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
     """
-    given = gate, up, bias, weight
-    if type(blocks) is not int or blocks != 1:
-        static = activation, limit, linear_offset, interleaved, blocks
-        return _glu.in_blocks(given, out, *static)  # type: ignore[no-any-return]
-    return _glu.run(given, out, activation, limit, linear_offset, interleaved)  # type: ignore[no-any-return]
+    operands = gate, up, bias, weight
+    return _glu.run(operands, out, activation, limit, linear_offset, interleaved, blocks)  # type: ignore[no-any-return]
 
 
-def _named(name: str, activation: str, words: str) -> Callable[..., Tensor]:
-    def run(
-        gate: Tensor,
-        up: Tensor | None = None,
-        bias: Tensor | None = None,
-        *,
-        weight: Tensor | None = None,
-        limit: float | None = None,
-        linear_offset: float = 0.0,
-        interleaved: bool = False,
-        blocks: int = 1,
-        out: Tensor | None = None,
-    ) -> Tensor:
-        given = gate, up, bias, weight
-        if type(blocks) is not int or blocks != 1:
-            static = activation, limit, linear_offset, interleaved, blocks
-            return entered.in_blocks(given, out, *static)  # type: ignore[no-any-return]
-        return entered.run(given, out, activation, limit, linear_offset, interleaved)  # type: ignore[no-any-return]
-
-    entered = GluEntry(name)
-    entered.public = run
-    run.__name__ = run.__qualname__ = name
-    run.__doc__ = f'`glu` with `activation="{activation}"`: {words}.'
-    return run
+def _with(activation: str, name: str, words: str) -> Callable[..., Tensor]:
+    entry, doc = GluEntry(name), f'`glu` with `activation="{activation}"`: {words}.'
+    entry.public = specialised(glu, OPERANDS, entry.run, name, doc, activation=activation)
+    return entry.public
 
 
-swiglu = _named("swiglu", "silu", "x·σ(x)")
-geglu = _named("geglu", "gelu", "x·Φ(x)")
-reglu = _named("reglu", "relu", "max(x, 0), whose derivative at 0 is 0")
+swiglu = _with("silu", "swiglu", "x·σ(x)")
+geglu = _with("gelu", "geglu", "x·Φ(x)")
+reglu = _with("relu", "reglu", "max(x, 0), whose derivative at 0 is 0")
 
 
 def squared_relu(x: Tensor, weight: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:

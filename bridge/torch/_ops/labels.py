@@ -13,7 +13,13 @@ from bridge.catalogue.labels import check_range
 from bridge.torch._adapter.autograd import is_watched
 
 
-def check_labels(function: str, labels: Any, columns: int, ignore_index: int | None = None) -> None:
+def check_ignored(function: str, labels: Any, ignore_index: int) -> None:
+    """Torch's labels have up to 64 bits, as ignore_index has."""
+
+
+def check_labels(
+    function: str, labels: Any, rows: Any, columns: int, ignore_index: int | None = None
+) -> None:
     """Raises ValueError for a label out of range, if the labels can be read without waiting."""
     if torch.compiler.is_dynamo_compiling():
         return
@@ -38,11 +44,14 @@ def check_labels(function: str, labels: Any, columns: int, ignore_index: int | N
     check_range(function, least, largest, columns)
 
 
-def as_signed(labels: Tensor, ignore_index: Any) -> Tensor:
+def readable(function: str, labels: Any, ignore_index: Any) -> Any:
     """Returns uint64 labels as int64, with the upper half as an invalid label that is not ignored.
 
-    Kernels would read the upper half as 2**63 - 1, which may be `ignore_index`.
+    Kernels would read the upper half as 2**63 - 1, which may be `ignore_index`. Other labels stay
+    as they are.
     """
+    if getattr(labels, "dtype", None) is not torch.uint64:
+        return labels
     signed = labels.to(torch.int64)
     return torch.where(signed < 0, -2 if ignore_index == -1 else -1, signed)
 

@@ -88,5 +88,5 @@ def token_log_probs(logits: Tensor, labels: Tensor, *, scale: float = 1.0) -> Te
     if is_overridden(given := (logits, labels)):
         return hand_over(given)  # type: ignore[no-any-return]
     results = _token_log_probs.run((logits, labels), None, scale)
-    check_labels("token_log_probs", labels, logits.shape[-1])
+    check_labels("token_log_probs", labels, logits, logits.shape[-1])
     return results  # type: ignore[no-any-return]

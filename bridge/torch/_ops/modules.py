@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bridge.catalogue.bias_gelu import CHECKS as GELU_CHECKS
 from bridge.catalogue.checks import check_each, probability
-from bridge.ops.dtypes import FLOATING
+from bridge.lang.dtypes import FLOATING
 from bridge.torch._adapter.checks import check_flags
 from bridge.torch._adapter.kernels import NAMES
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bridge.catalogue.sinks import SoftmaxWithSink
-from bridge.ops.scalars import real_number
+from bridge.ops.scalars import LARGEST_FLOAT32, real_number
 from bridge.torch._adapter import arrays
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.entry import fixed
@@ -35,12 +36,10 @@ def softmax_with_sink(
     check_tensors(function, 1 + masked, x=x, mask=mask)
     if not isinstance(sink, Tensor):
         number = real_number(function, argument, fixed(sink), "a tensor or a number")
-        sink = torch.full(
-            (),
-            number,
-            dtype=torch.float64 if x.dtype == torch.float64 else torch.float32,
-            device=x.device,
-        )
+        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+        if wide is torch.float32 and abs(number) > LARGEST_FLOAT32:  # torch.full would raise
+            number = math.copysign(math.inf, number)
+        sink = torch.full((), number, dtype=wide, device=x.device)
     check_tensors(function, 2, **{"x": x, argument: sink})
     return _with_sink.run(function, x, mask, fixed(scale), sink, causal, argument, out)  # type: ignore[no-any-return]
 

@@ -112,8 +112,10 @@ def make_viewless_tensor(inp: Tensor, requires_grad: bool, keep_graph: bool) -> 
     if is_overridden((inp,)):
         return hand_over((inp,))
     check_tensor("make_viewless_tensor", inp=inp)
-    if inp._base is None:
-        return inp
+    return inp if inp._base is None else _without_base(inp, requires_grad, keep_graph)
+
+
+def _without_base(inp: Tensor, requires_grad: bool, keep_graph: bool) -> Tensor:
     check_flags("make_viewless_tensor", requires_grad=requires_grad, keep_graph=keep_graph)
     return with_graph(inp) if keep_graph else _leaf(inp, requires_grad)
 

@@ -8,26 +8,19 @@
 #include <string>
 #include <utility>
 
-#include <bridge/bridge.h>
+#include "drivers/dtypes.h"
 
 namespace bridge::bindings {
 
 enum class Device : int32_t { cpu, cuda };
 
-// The dtypes of masks and of the integer operands of most ops.
-enum : int32_t {
-  kNoDtype = -1,
-  kBool = BRIDGE_BOOL,
-  kUint8 = BRIDGE_UINT8,
-  kInt64 = BRIDGE_INT64,
-  kUint32 = BRIDGE_UINT32
-};
+constexpr int32_t kNoDtype = -1;  // one that no op takes
 
 // An operand or a result. Shape and strides belong to the producer and live as long as the call.
 struct Operand {
   bool present = false;
   void* data = nullptr;
-  int32_t dtype = kNoDtype;  // bridge_dtype; kNoDtype: one that no op takes
+  int32_t dtype = kNoDtype;  // bridge_dtype or kNoDtype
   int32_t ndim = 0;
   const int64_t* shape = nullptr;
   const int64_t* strides = nullptr;  // in elements; nullptr: row-major and compact
@@ -48,12 +41,6 @@ struct CallError {
     return false;
   }
 };
-
-inline bool is_floating(int32_t dtype) { return dtype >= 0 && dtype <= BRIDGE_FLOAT64; }
-inline int64_t item_bytes(int32_t dtype) {
-  constexpr int8_t bytes[] = {2, 2, 4, 8, 1, 1, 8, 4, 1, 2, 4, 2, 8};
-  return bytes[dtype];
-}
 
 // Returns a name such as "float32", or "a dtype that no op takes".
 const char* describe_dtype(int32_t dtype);

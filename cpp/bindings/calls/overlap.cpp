@@ -16,7 +16,7 @@ Extent extent_of(const Footprint& array) {
     (span < 0 ? low : high) += span;
   }
   const auto base = reinterpret_cast<uintptr_t>(array.data);
-  return {base + low * item_bytes(array.dtype), base + high * item_bytes(array.dtype)};
+  return {base + low * element_bytes(array.dtype), base + high * element_bytes(array.dtype)};
 }
 
 bool identical(const Footprint& a, const Footprint& b) {
@@ -36,7 +36,7 @@ int64_t pitch_of(const Footprint& array) {
   for (int32_t i = 0; i < array.dims; ++i) {
     if (array.size[i] > 1) pitch = std::gcd(pitch, array.stride[i]);
   }
-  return pitch * item_bytes(array.dtype);
+  return pitch * element_bytes(array.dtype);
 }
 
 // Returns true for two column ranges of one matrix, as chunk() makes them: their extents
@@ -47,7 +47,8 @@ bool interleaved(const Footprint& a, const Footprint& b) {
   const auto difference = static_cast<int64_t>(reinterpret_cast<uintptr_t>(a.data) -
                                                reinterpret_cast<uintptr_t>(b.data));
   const int64_t shift = ((difference % pitch) + pitch) % pitch;
-  return shift >= b.cols * item_bytes(b.dtype) && shift + a.cols * item_bytes(a.dtype) <= pitch;
+  return shift >= b.cols * element_bytes(b.dtype) &&
+         shift + a.cols * element_bytes(a.dtype) <= pitch;
 }
 
 bool share_memory(const Footprint& a, const Footprint& b) {

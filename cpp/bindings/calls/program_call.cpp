@@ -32,7 +32,7 @@ class ProgramBinding {
     } else {
       const char* why = nullptr;
       if (!interpreter::outline(arguments_.code.words, arguments_.code.count, &view_, &why)) {
-        return error_->set(std::string("its words are malformed: ") + why);
+        return error_->set(std::string("its bytecode cannot be read: ") + why);
       }
     }
     if (!collect() || !read_space()) return false;
@@ -187,7 +187,7 @@ class ProgramBinding {
         if (!fits && error_->message.empty()) break;
         if (!fits) return false;
         fits = lead(0, batch_ndim_, 0);
-        if (own.dtype == kUint32) {
+        if (own.dtype == BRIDGE_UINT32) {
           for (int32_t d = 0; d < batch_ndim_; ++d) stride_[i][d] /= 2;
         }
         break;
@@ -203,8 +203,8 @@ class ProgramBinding {
   // has the same memory.
   bool read_integer(size_t i, const int64_t* strides) const {
     const Operand& own = *arrays_[i];
-    const bool in_words = own.dtype == kUint32;
-    if (!in_words && own.dtype != kInt64) {
+    const bool in_words = own.dtype == BRIDGE_UINT32;
+    if (!in_words && own.dtype != BRIDGE_INT64) {
       return error_->set(name_of(i) + " has dtype " + describe_dtype(own.dtype) +
                          ", expected int64, or uint32 in pairs");
     }

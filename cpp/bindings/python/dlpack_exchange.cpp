@@ -9,7 +9,7 @@ int32_t dtype_of(const DLDataType& dtype) {
   if (dtype.code == kDLBfloat && dtype.bits == 16) return BRIDGE_BFLOAT16;
   if (dtype.code == kDLFloat && dtype.bits == 32) return BRIDGE_FLOAT32;
   if (dtype.code == kDLFloat && dtype.bits == 64) return BRIDGE_FLOAT64;
-  if (dtype.code == kDLBool && dtype.bits == 8) return kBool;
+  if (dtype.code == kDLBool && dtype.bits == 8) return BRIDGE_BOOL;
   const bool is_signed = dtype.code == kDLInt;
   if (!is_signed && dtype.code != kDLUInt) return kNoDtype;
   switch (dtype.bits) {

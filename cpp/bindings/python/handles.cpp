@@ -57,7 +57,7 @@ bool Given::holds_its_values(size_t i) const {
   if (table_ != nullptr) return true;  // FunctionTable::describe() rejects all others
   // Masks are not tested for a negative bit: a nonzero value masks an element with either sign.
   const int32_t dtype = operands()[i].dtype;
-  return dtype == kBool || dtype == kUint8 ||
+  return dtype == BRIDGE_BOOL || dtype == BRIDGE_UINT8 ||
          bindings::holds_its_values(frontend_, of_python(handles_[i]));
 }
 

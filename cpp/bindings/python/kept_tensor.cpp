@@ -27,7 +27,7 @@ int64_t bytes_to_keep(const Operand& described) {
       described.ndim > kMostDimensions) {
     return 0;
   }
-  int64_t bytes = item_bytes(described.dtype);
+  int64_t bytes = element_bytes(described.dtype);
   for (int32_t d = 0; d < described.ndim; ++d) {
     if (__builtin_mul_overflow(bytes, described.shape[d], &bytes)) return 0;
   }
@@ -36,7 +36,7 @@ int64_t bytes_to_keep(const Operand& described) {
 
 DLDataType dlpack_dtype(int32_t dtype) {
   const auto code = static_cast<uint8_t>(dtype == BRIDGE_BFLOAT16 ? kDLBfloat : kDLFloat);
-  return {code, static_cast<uint8_t>(8 * item_bytes(dtype)), 1};
+  return {code, static_cast<uint8_t>(8 * element_bytes(dtype)), 1};
 }
 
 }  // namespace

@@ -172,8 +172,9 @@ bool read_code(const Op& op, PyObject* bytes, Code* code) {
   constexpr auto kWordBytes = static_cast<Py_ssize_t>(sizeof(int32_t));
   const Py_ssize_t size = PyBytes_GET_SIZE(bytes);
   if (size % kWordBytes != 0) {
-    PyErr_Format(PyExc_ValueError, "%s: its words are malformed: %zd bytes, expected 4 for each",
-                 op.counts.name, size);
+    PyErr_Format(PyExc_ValueError,
+                 "%s: its bytecode cannot be read: %zd bytes, expected 4 for each", op.counts.name,
+                 size);
     return false;
   }
   *code = {reinterpret_cast<const int32_t*>(PyBytes_AS_STRING(bytes)), size / kWordBytes};

@@ -27,13 +27,13 @@ int32_t dtype_of(ffi::DataType dtype) {
     case ffi::DataType::F64:
       return BRIDGE_FLOAT64;
     case ffi::DataType::PRED:
-      return kBool;
+      return BRIDGE_BOOL;
     case ffi::DataType::U8:
-      return kUint8;
+      return BRIDGE_UINT8;
     case ffi::DataType::S64:
-      return kInt64;
+      return BRIDGE_INT64;
     case ffi::DataType::U32:
-      return kUint32;
+      return BRIDGE_UINT32;
     case ffi::DataType::S8:
       return BRIDGE_INT8;
     case ffi::DataType::S16:

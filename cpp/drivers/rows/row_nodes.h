@@ -6,10 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "drivers/rows/row_sum_tree.h"
+
 namespace bridge::rows {
 
 constexpr int kSegmentChunks = 8;
-constexpr int kSegmentCols = kSegmentChunks * 1024;
+constexpr int kSegmentCols = kSegmentChunks * static_cast<int>(kSumChunk);
 constexpr int kNodeThreads = kSegmentChunks * 32;
 constexpr int kNodeWidth = 1024;  // nodes that a block reduces at once
 

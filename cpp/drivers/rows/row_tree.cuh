@@ -9,11 +9,12 @@
 #define BRIDGE_DRIVERS_ROWS_ROW_TREE_CUH_
 
 #include "cuda/vector.h"
+#include "drivers/rows/row_sum_tree.h"
 #include "math/softmax.h"
 
 namespace bridge::rows {
 
-constexpr int kChunkCols = 1024;
+constexpr int kChunkCols = static_cast<int>(kSumChunk);
 constexpr int kWarp = simt::kWarpThreads;
 
 template <class Term>

@@ -135,7 +135,7 @@ bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* 
   View view;
   const char* why = nullptr;
   if (!read(words, count, &view, &why))
-    return fail(BRIDGE_INVALID_ARGUMENT, "program: its words are malformed: %s", why);
+    return fail(BRIDGE_INVALID_ARGUMENT, "program: its bytecode cannot be read: %s", why);
   if (arrays != view.header.operands + view.header.results)
     return fail(BRIDGE_INVALID_ARGUMENT, "program: %d dtypes, expected %d",
                 static_cast<int>(arrays), view.header.operands + view.header.results);

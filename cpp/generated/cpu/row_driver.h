@@ -1,6 +1,6 @@
-// The row driver of a program generated as C++ (bridge/lang/emission/cpu.py): loops over rows and their
-// columns. Include it only in generated files, each compiled for one instruction set. Every order
-// of additions is the order of machine.cpp.
+// The row driver of a program generated as C++ (bridge/lang/emission/cpu.py): loops over rows and
+// their columns. Include it only in generated files, each compiled for one instruction set. Every
+// order of additions is the order of machine.cpp.
 //
 // A generated program is a struct with the constants and types used below, and
 //   rows_<n>    a row section: per-row values of all current rows;
@@ -14,7 +14,7 @@
 #define BRIDGE_GENERATED_CPU_ROW_DRIVER_H_
 
 #include "cpu/stream.h"
-#include "generated/cpu/memory.h"
+#include "generated/cpu/machine_values.h"
 #include "program/elementwise.h"
 #include "tiles/draws.h"
 #include "tiles/position.h"
@@ -24,26 +24,18 @@ namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
 template <class P>
-class GeneratedMachine {
+class GeneratedMachine : public GeneratedValues<P> {
  public:
-  using Real = typename P::Real;
-  using Memory = GeneratedMemory<P>;
+  using Values = GeneratedValues<P>;
+  using typename Values::Memory, typename Values::Real;
+  using Values::integer_row, Values::row;
   static constexpr int64_t kPiece = Memory::kPiece, kBytes = Memory::kBytes;
 
   GeneratedMachine(const View& view, const bridge_program& call, const Rows& rows,
                    const ColumnSplit& split, MemoryParts parts)
-      : call_(call),
-        rows_(rows),
-        split_(split),
-        memory_(parts, view, call, rows.count, split),
-        here_{call},
+      : Values(view, call, rows, split, parts),
         fetches_ahead_(rows.count * call.cols * kBytes >= kLeastFetched) {
     for (int i = 0; i < P::kColumnSums; ++i) stacks_[i].begin(memory_.sums[i], call.cols);
-    if (Memory::is_flat(call))
-      number_columns(smaller(Memory::rows_at_once(call, split), rows.count));
-    for (int i = 0; i < P::kConstants; ++i) constants_[i] = constant_of(call.code, i);
-    for (int i = 0; i < P::kThresholds; ++i)
-      last_dropped_[i] = last_dropped(view.constants, P::threshold(i));
     P::set_constants(*this);
   }
 
@@ -67,29 +59,6 @@ class GeneratedMachine {
     if (rows_.streamed != 0) end_stream();
   }
 
-  // ---- For row sections. ----
-
-  Real* row(int32_t i) const { return memory_.rows + i * memory_.row_stride; }
-  int64_t* integer_row(int32_t i) const { return memory_.integer_rows + i * memory_.row_stride; }
-  void set_row(int32_t to, Real value) const { fill(row(to), memory_.row_stride, value); }
-  void set_integer_row(int32_t to, int64_t value) const {
-    fill(integer_row(to), memory_.row_stride, value);
-  }
-  // Row sections compute this many values. The padding behind the last row is not computed: it may
-  // be longer than the rows, and its numbers may be slow to compute.
-  int64_t row_count() const { return here_.count; }
-  Real constant(int i) const { return constants_[i]; }
-  int64_t cols() const { return call_.cols; }
-  void load_row(int32_t operand, int32_t to) const {
-    here_.load_rows(call_.operand[operand], row(to));
-  }
-  void load_label(int32_t operand, int32_t to) const {
-    here_.load_labels(call_.operand[operand], integer_row(to));
-  }
-  void store_row(int32_t result, int32_t from) const {
-    here_.store_rows(call_.result[result], row(from));
-  }
-
   // ---- For tile sections. ----
 
   template <class Tile>
@@ -103,6 +72,11 @@ class GeneratedMachine {
   }
 
  private:
+  using Values::call_, Values::constants_, Values::convert_vectors, Values::find_ahead;
+  using Values::find_lines, Values::gathered, Values::here_, Values::is_converted_;
+  using Values::last_dropped_, Values::loads_, Values::memory_, Values::row_, Values::rows_;
+  using Values::split_, Values::stores_, Values::term, Values::words;
+
   // Calls run(column sum, begin, end) for each part of the columns, or for all columns.
   template <class Run>
   void for_sums(const Run& run) const {
@@ -122,28 +96,6 @@ class GeneratedMachine {
   // wait for each other. Only arrays of at least kLeastFetched bytes are, because the cache does
   // not hold these.
   static constexpr int64_t kFetched = 256, kLeastFetched = int64_t{1} << 20;
-
-  // Finds the addresses of the rows from the current one on, unless rows are flat.
-  void find_lines() {
-    for (int l = 0; l < P::kLoadCount && !Memory::is_flat(call_); ++l) {
-      const Stream& stream = P::load(l);
-      loads_[l] = stream.is_vector && memory_.vector_stride > 0
-                      ? Line{reinterpret_cast<char*>(vector(P::vector(l))), 0, kBytes, true}
-                      : Line::of(here_, call_.operand[stream.array], stream);
-    }
-    for (int s = 0; s < P::kStoreCount && !Memory::is_flat(call_); ++s)
-      stores_[s] = Line::of(here_, call_.result[P::store(s).array], P::store(s));
-  }
-
-  // Finds the addresses of column `col` in the row after row i.
-  void find_ahead(Places<P>& places, int64_t i, int64_t col) const {
-    for (int l = 0; l < P::kLoadCount; ++l) {
-      const Line& line = loads_[l];
-      const bool is_other = line.first != nullptr && line.row_bytes != 0;
-      places.ahead[l] = is_other ? line.at(row_ + i + 1, col) : nullptr;
-      places.ahead_bytes[l] = line.element_bytes;
-    }
-  }
 
   // Runs a tile section on the columns [begin, end) of row i. `begin` is a multiple of kPiece.
   template <class Tile>
@@ -377,24 +329,6 @@ class GeneratedMachine {
     });
   }
 
-  // ---- Arrays. ----
-
-  Real* vector(int number) const { return memory_.vectors + number * memory_.vector_stride; }
-  // Converts each vector once: all rows belong to one batch.
-  void convert_vectors() {
-    is_converted_ = true;
-    for (int l = 0; l < P::kLoadCount && memory_.vector_stride > 0; ++l) {
-      if (!P::load(l).is_vector) continue;
-      const bridge_program_array& array = call_.operand[P::load(l).array];
-      load_strided(array.dtype, here_.data(array), array.col_stride, vector(P::vector(l)),
-                   call_.cols);
-    }
-  }
-
-  char* gathered(int number) const { return memory_.own.gathered + number * kPiece * kBytes; }
-  Real* term(int number) const { return memory_.own.terms + number * (kPiece + kStep); }
-  uint32_t* words(int number) const { return memory_.own.words + number * (kPiece + kStep); }
-
   // ---- Reductions of a row that comes in pieces. ----
 
   void reduce(const Reduces& in, Reduction<Real>& reduction, int64_t col, int64_t width) const {
@@ -421,38 +355,10 @@ class GeneratedMachine {
     }
   }
 
-  // Numbers the columns of `count` rows and of their padding. Numbering a whole piece would cost a
-  // tiny call more than everything else.
-  void number_columns(int64_t count) const {
-    const int64_t cols = call_.cols, places = round_up(count * cols);
-    for (int64_t i = 0, col = 0; i < places; ++i) {
-      memory_.columns[i] = col;
-      if (++col == cols) col = 0;
-    }
-  }
-
-  // Returns constant i of a call's bytecode.
-  static Real constant_of(const int32_t* words, int i) {
-    double constant;
-    memcpy(&constant, words + kHeaderWords + 2 * i, sizeof constant);
-    return static_cast<Real>(constant);
-  }
-
-  const bridge_program& call_;
-  const Rows& rows_;
-  const ColumnSplit& split_;
-  Memory memory_;
-  Position here_;    // of the current rows
-  int64_t row_ = 0;  // the first of them, counted from the first row of the lines
-  Line loads_[P::kLoadCount + 1] = {};
-  Line stores_[P::kStoreCount + 1] = {};
-  bool is_converted_ = false;
   bool fetches_ahead_;
   ColumnStack<Real> stacks_[P::kColumnSums + 1];
   Reduction<Real> reductions_[P::kMostReductions + 1];
   ColumnRange ranges_[P::kRows + 1];  // chunks with the largest number, by row register
-  Real constants_[P::kConstants + 1];
-  uint32_t last_dropped_[P::kThresholds + 1];
 };
 
 template <class P>

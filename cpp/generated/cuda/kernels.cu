@@ -164,7 +164,7 @@ bridge_status add(const bridge_program_kernels& given) {
   const char* why = nullptr;
   if (!read(given.code, given.words, &view, &why))
     return fail(BRIDGE_INVALID_ARGUMENT, kName,
-                (std::string("its words are malformed: ") + why).c_str());
+                (std::string("its bytecode cannot be read: ") + why).c_str());
   if (given.arrays != view.header.operands + view.header.results)
     return fail(BRIDGE_INVALID_ARGUMENT, kName, "another number of dtypes than of arrays");
   const int32_t vector = given.vector;

@@ -62,7 +62,7 @@ bool is_too_long(const bridge_softmax& call) {
 }
 
 int64_t rows_at_once(const bridge_softmax& call) {
-  return rows::rows_at_once(row_count(call.space), call.space.cols * dtype_bytes(call.dtype));
+  return rows::rows_at_once(row_count(call.space), call.space.cols * element_bytes(call.dtype));
 }
 
 size_t workspace_bytes_of(const bridge_softmax& call) {
@@ -75,7 +75,7 @@ size_t workspace_bytes_of(const bridge_softmax& call) {
 
 Params make_params(const bridge_softmax& call) {
   bridge_softmax copy = call;
-  const int64_t bytes = dtype_bytes(call.dtype);
+  const int64_t bytes = element_bytes(call.dtype);
   const RowOperand operands[kArrays] = {
       {"x", copy.x.data, copy.x.stride, copy.space.cols, bytes},
       {"mask", const_cast<uint8_t*>(copy.mask.data), copy.mask.stride, copy.space.cols, 1},
@@ -96,7 +96,7 @@ Params make_params(const bridge_softmax& call) {
 
 // Whether every vector of every row is whole and lies at a multiple of its size.
 bool is_aligned(const bridge_softmax& call, const Params& params) {
-  const int64_t vector = 16 / dtype_bytes(call.dtype);
+  const int64_t vector = 16 / element_bytes(call.dtype);
   return call.space.cols % vector == 0 && rows::is_aligned(params.layout, kX, params.x, 16) &&
          rows::is_aligned(params.layout, kOutput, params.output, 16) &&
          (params.mask == nullptr || params.mask_for_rows ||

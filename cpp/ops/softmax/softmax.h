@@ -18,7 +18,7 @@ constexpr int32_t kSoftmaxTerms =
 
 // The operands that are there, the output last; returns how many. They point into the call.
 inline int operands_of(bridge_softmax& call, RowOperand (&operands)[4]) {
-  const int64_t bytes = dtype_bytes(call.dtype), cols = call.space.cols;
+  const int64_t bytes = element_bytes(call.dtype), cols = call.space.cols;
   int count = 0;
   operands[count++] = {"x", call.x.data, call.x.stride, cols, bytes};
   if (call.mask.data != nullptr)
@@ -29,7 +29,7 @@ inline int operands_of(bridge_softmax& call, RowOperand (&operands)[4]) {
 }
 
 inline int operands_of(bridge_softmax_derivative& call, RowOperand (&operands)[4]) {
-  const int64_t bytes = dtype_bytes(call.dtype), cols = call.space.cols;
+  const int64_t bytes = element_bytes(call.dtype), cols = call.space.cols;
   int count = 0;
   operands[count++] = {"u", call.u.data, call.u.stride, cols, bytes};
   operands[count++] = {"v", call.v.data, call.v.stride, cols, bytes};
@@ -57,7 +57,7 @@ inline bool is_finite(double x) { return x - x == 0; }
 // What the two ops check alike.
 template <class Call>
 bridge_status check_rows(const char* op, const Call& call, const Refusal& fail) {
-  if (call.dtype < BRIDGE_FLOAT16 || call.dtype > BRIDGE_FLOAT64)
+  if (!is_floating(call.dtype))
     return fail("%s: dtype is %d, expected 0 to 3 (float16, bfloat16, float32, float64)", op,
                 static_cast<int>(call.dtype));
   if (!is_finite(call.scale))

@@ -68,7 +68,7 @@ bool is_too_long(const bridge_softmax_derivative& call) {
 int64_t rows_at_once(const bridge_softmax_derivative& call) {
   const int64_t operands = is_jacobian(call) ? 2 : 3;
   return rows::rows_at_once(row_count(call.space),
-                            operands * call.space.cols * dtype_bytes(call.dtype));
+                            operands * call.space.cols * element_bytes(call.dtype));
 }
 
 // What the nodes of one dot of one launch take.
@@ -84,7 +84,7 @@ size_t workspace_bytes_of(const bridge_softmax_derivative& call) {
 
 Params make_params(const bridge_softmax_derivative& call) {
   bridge_softmax_derivative copy = call;
-  const int64_t cols = call.space.cols, bytes = dtype_bytes(call.dtype);
+  const int64_t cols = call.space.cols, bytes = element_bytes(call.dtype);
   const RowOperand operands[kArrays] = {
       {"u", copy.u.data, copy.u.stride, cols, bytes},
       {"v", copy.v.data, copy.v.stride, cols, bytes},
@@ -101,7 +101,7 @@ Params make_params(const bridge_softmax_derivative& call) {
 
 // Whether every vector of every row is whole and lies at a multiple of 16 bytes.
 bool is_aligned(const bridge_softmax_derivative& call, const Params& params) {
-  bool aligned = call.space.cols % (16 / dtype_bytes(call.dtype)) == 0;
+  bool aligned = call.space.cols % (16 / element_bytes(call.dtype)) == 0;
   for (int a = 0; a < kArrays; ++a) {
     aligned = aligned && rows::is_aligned(params.layout, a, params.data[a], 16);
   }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 
+from bridge.lang.dtypes import FLOATING
 from bridge.lang.emission.cuda import KINDS
 from bridge.lang.instructions import REDUCTIONS
 from bridge.lang.roles import ANNOTATIONS
-from bridge.ops.dtypes import FLOATING
 from tests.lang.snapshots.programs import FOLDER, requests, texts
 
 

@@ -203,6 +203,8 @@ def on_device(count: Tensor | int, like: Tensor) -> Tensor | int:
 
 def following(labels: Tensor, ignore_index: int) -> Tensor:
     """Returns for each position the label of the next one; the last position is ignored."""
+    # An unsigned dtype has no -100.
+    labels = labels.to(torch.int64)
     return torch.nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from bridge.catalogue.cross_entropy import Options
+from bridge.catalogue.cross_entropy import options_of
 from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._ops.cross_entropy import cross_entropy
 from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
@@ -72,6 +72,8 @@ class LigerCrossEntropyFunction(Function, metaclass=DropIn):
         )
         if not (return_z_loss or return_token_accuracy or return_predicted_tokens):
             return loss, None, None, None
+        # Torch converts a number to the tensor's dtype: as uint8, -100 equals the label 156.
+        target = target.to(torch.int64)
         is_kept = target != ignore_index
 
         def reduced(rows: Tensor) -> Tensor:
@@ -208,7 +210,7 @@ class _LigerLoss(torch.nn.Module):
         for name, value in options.items():
             setattr(self, name, value)
         names = ("reduction", "ignore_index", "label_smoothing", "lse_square_scale", "softcap")
-        Options.of(type(self).__name__, *[options[name] for name in names])  # raises
+        options_of(type(self).__name__, *[options[name] for name in names])  # raises
 
     @property
     def _options(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from bridge.torch._drop_ins.losses import ranks_in
 from bridge.torch._drop_ins.norms_over_dimensions import sizes_of
 from bridge.torch._drop_ins.sizes import check_sizes
 from bridge.torch._drop_ins.swiglu import bias_swiglu_impl
-from bridge.torch._ops.linear_cross_entropy import check_linear, linear_cross_entropy
+from bridge.torch._ops.linear_cross_entropy import linear_cross_entropies, linear_cross_entropy
 from bridge.torch._ops.rotary import rotary
 
 
@@ -159,7 +159,7 @@ def _of_ranks(operands: tuple[Any, ...], group: Any, options: dict[str, Any]) ->
     hidden, weight, target, bias = operands
 
     def check(ranks: int) -> None:
-        check_linear(function, hidden, weight, target, bias, options["ignore_index"], ranks)
+        linear_cross_entropies.checked(function, operands, options["ignore_index"], ranks)
 
     def others() -> str:
         tensors = {"hidden": hidden, "bias": bias}
