@@ -2,6 +2,7 @@
 
 python cmake/write_ahead_of_time.py FOLDER ISA...
 python cmake/write_ahead_of_time.py FOLDER cuda all|few
+python cmake/write_ahead_of_time.py FOLDER hand
 
 FOLDER gets program_<number>.cpp for each program, which is compiled for each instruction set, and
 ahead_of_time_programs.cpp, the table of programs. The instruction sets have the names of
@@ -102,6 +103,34 @@ def cpu_files(isas: list[str]) -> dict[str, str]:
     return files | {"ahead_of_time_programs.cpp": table(found, isas)}
 
 
+def hand_files() -> dict[str, str]:
+    """Returns the table of the programs with CUDA kernels written by hand."""
+    lines = ['#include "ops/softmax/softmax_cuda.h"', "", "namespace bridge::interpreter {"]
+    lines += ["namespace {", ""]
+    rows = []
+    for number, (kernel, request, parameters) in enumerate(hand_written()):
+        numbers = memoryview(request.words()).cast("i").tolist()
+        dtypes = request.dtype_numbers()
+        lines.append(f"const int32_t kWords{number}[] = {{{', '.join(map(str, numbers))}}};")
+        lines.append(f"const int32_t kDtypes{number}[] = {{{', '.join(map(str, dtypes))}}};")
+        words = f"kWords{number}, {len(numbers)}, kDtypes{number}"
+        rows.append(f"    {{{words}, {parameters}, &{kernel}_kernel}},")
+    lines += [
+        "",
+        "const HandWrittenProgram kPrograms[] = {",
+        *rows,
+        "};",
+        "",
+        "}  // namespace",
+        "",
+    ]
+    body = f"return {{kPrograms, {len(rows)}}};"
+    lines += [f"HandWrittenPrograms hand_written_programs() {{ {body} }}", ""]
+    return {
+        "hand_written_programs.cpp": "\n".join([*lines, "}  // namespace bridge::interpreter", ""])
+    }
+
+
 def cuda_files(count: int | None) -> dict[str, str]:
     files, index = {}, {}
     emitted = [(request, *astuple(request.emitted())) for request in cuda_requests()]
@@ -115,7 +144,10 @@ def cuda_files(count: int | None) -> dict[str, str]:
 def main() -> None:
     folder, isas = Path(sys.argv[1]), sys.argv[2:]
     folder.mkdir(parents=True, exist_ok=True)
-    files = cuda_files({"all": None, "few": FEW}[isas[1]]) if isas[0] == "cuda" else cpu_files(isas)
+    if isas[0] == "cuda":
+        files = cuda_files({"all": None, "few": FEW}[isas[1]])
+    else:
+        files = hand_files() if isas == ["hand"] else cpu_files(isas)
     for name, text in files.items():
         path = folder / name
         if not path.is_file() or path.read_text() != text:

@@ -11,6 +11,7 @@
 #include "drivers/columns/column_sum_tree.h"
 #include "drivers/columns/column_sums_cuda.h"
 #include "drivers/dtypes.h"
+#include "generated/cuda/hand_written.h"
 #include "generated/cuda/kernels.h"
 #include "interpreter/chunk_sums.cuh"
 #include "interpreter/packing.h"
@@ -274,6 +275,12 @@ bridge_status run(const bridge_program& given, void* workspace, size_t workspace
   if (const char* error = simt::make_current(memory_of(given), &entered))
     return cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
   try {
+    const HandKernel* const hand = hand_kernel(given);
+    if (hand != nullptr && hand->takes(given, view)) {
+      const char* error = counts_of(given).rows == 0 ? nullptr : hand->enqueue(given, view, stream);
+      simt::restore_current(entered);
+      return error == nullptr ? BRIDGE_OK : cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
+    }
     const GeneratedKernels* kernels = generated_kernels(given, simt::current_device());
     status = run_checked(Call(given, view), workspace, workspace_bytes, stream, kernels);
   } catch (const std::bad_alloc&) {

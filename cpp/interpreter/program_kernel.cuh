@@ -6,12 +6,12 @@
 
 #include "cuda/division.h"
 #include "drivers/columns/elements.cuh"
+#include "drivers/integers.h"
 #include "drivers/rows/row_sum_tree.h"
 #include "interpreter/kernel_program.h"
 #include "interpreter/team_exchange.cuh"
 #include "math/philox.h"
 #include "program/elementwise.h"
-#include "program/integers.h"
 #include "program/order.h"
 #include "program/row_leaves.cuh"
 

@@ -14,8 +14,8 @@ using LoadKernels = const char* (*)();
 // The loaders of all ops.
 constexpr LoadKernels kOps[] = {
     bridge::interpreter::load_kernels,
-    bridge::softmax::load_kernels,
-    bridge::softmax_derivative::load_kernels,
+    bridge::softmax_kernel.load,
+    bridge::jacobian_kernel.load,
 };
 
 // Loads every kernel onto the current device. A captured stream cannot record the loading, and CUDA

@@ -2,8 +2,8 @@
 
 #include <string.h>
 
+#include "drivers/integers.h"
 #include "math/convert.h"
-#include "program/integers.h"
 #include "program/interpreter.h"
 
 namespace bridge::interpreter {

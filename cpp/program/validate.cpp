@@ -1,6 +1,6 @@
 #include <stdio.h>
 
-#include "program/integers.h"
+#include "drivers/integers.h"
 #include "program/interpreter.h"
 
 namespace bridge::interpreter {

@@ -4,7 +4,7 @@
 #define BRIDGE_TILES_POSITION_H_
 
 #include "cpu/tile.h"
-#include "program/integers.h"
+#include "drivers/integers.h"
 #include "program/machine.h"
 
 namespace bridge {

@@ -11,7 +11,7 @@
 #include "array_reference.h"
 #include "math/philox.h"
 #include "program/elementwise.h"
-#include "program/integers.h"
+#include "drivers/integers.h"
 #include "program/interpreter.h"
 
 namespace bridge::reference {

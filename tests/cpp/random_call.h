@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "program/integers.h"
+#include "drivers/integers.h"
 #include "program/program.h"
 #include "random_arrays.h"
 

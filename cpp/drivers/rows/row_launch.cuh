@@ -4,11 +4,19 @@
 
 #include <atomic>
 
-#include "cuda/op_entry.h"
+#include "cuda/simt.h"
 #include "cuda/vector.h"
-#include "drivers/rows/row_nodes.cuh"
+#include "drivers/rows/row_layout.h"
+#include "drivers/rows/row_team.cuh"
 
 namespace bridge::rows {
+
+constexpr int64_t ceil_divide(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
+
+// The blocks of a grid's x dimension; kernels take further rows in turns.
+inline int64_t limited(int64_t blocks) {
+  return blocks < simt::kMaxGridX ? blocks : simt::kMaxGridX;
+}
 
 template <class Params>
 struct Kernel {
@@ -152,46 +160,25 @@ struct RowKernels {
       row_kernel<Group<false, 32, 32 / kVector>>(), row_kernel<Block<false>>()};
 };
 
-// Returns the bytes of a number in a call's arithmetic.
-template <class Call>
-size_t real_bytes(const Call& call) {
-  return call.dtype == BRIDGE_FLOAT64 ? sizeof(double) : sizeof(float);
+// Loads kernels, arrays of kernels or lists of kernels onto the current device; returns NULL or the
+// error.
+template <class Kernels>
+const char* load_each(const Kernels& kernels) {
+  return kernels.load();
 }
 
-// Returns the number of rows for one launch: so few that their data is still in the cache when it
-// is read again.
-inline int64_t rows_at_once(int64_t rows, int64_t row_bytes) {
-  const int64_t most = row_bytes < simt::kCachedBytes ? simt::kCachedBytes / row_bytes : 1;
-  return most < rows ? most : rows;
+template <class Kernels, int kCount>
+const char* load_each(const Kernels (&kernels)[kCount]) {
+  const char* error = nullptr;
+  for (int i = 0; i < kCount && error == nullptr; ++i) error = load_each(kernels[i]);
+  return error;
 }
 
-// Calls launch(grid) for one batch of rows after another, with first_row, rows and segments of
-// params set for the batch. `launch` returns NULL or an error, like simt::launch.
-template <class Params, class Launch>
-const char* for_each_batch(Params& params, int64_t at_once, Launch&& launch) {
-  params.segments = ceil_divide(params.layout.cols, kSegmentCols);
-  for (; params.first_row < params.layout.rows; params.first_row += at_once) {
-    const int64_t left = params.layout.rows - params.first_row;
-    params.rows = left < at_once ? left : at_once;
-    simt::Grid grid;
-    grid.x = limited(params.rows * params.segments);
-    if (const char* error = launch(grid)) return error;
-  }
-  return nullptr;
-}
-
-// The C functions of an op, from the parts that differ between ops.
-template <class Call>
-constexpr cuda::OpEntry<Call> op_entry(const char* name,
-                                       decltype(cuda::OpEntry<Call>::validate) validate,
-                                       decltype(cuda::OpEntry<Call>::workspace_bytes) workspace,
-                                       decltype(cuda::OpEntry<Call>::enqueue) enqueue) {
-  return {name,
-          validate,
-          [](const Call& call) { return row_count(call.space) == 0 || call.space.cols == 0; },
-          workspace,
-          [](const Call& call) -> const void* { return call.output.data; },
-          enqueue};
+template <class... Kernels>
+const char* load_all(const Kernels&... kernels) {
+  const char* error = nullptr;
+  ((error = error == nullptr ? load_each(kernels) : error), ...);
+  return error;
 }
 
 }  // namespace bridge::rows

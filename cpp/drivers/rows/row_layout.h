@@ -1,4 +1,4 @@
-// The rows of a bridge_row_space in the form for kernels: numbered from 0, found by few divisions.
+// The rows of a call in the form for kernels: numbered from 0, found by few divisions.
 #ifndef BRIDGE_DRIVERS_ROWS_ROW_LAYOUT_H_
 #define BRIDGE_DRIVERS_ROWS_ROW_LAYOUT_H_
 
@@ -16,24 +16,18 @@ template <int kArrays>
 struct RowLayout {
   int64_t rows;
   int64_t cols;
-  // Row r has query r mod queries, which sees columns 0 to query + cols - queries. Without a causal
-  // rule `queries` is 0, and every row sees all columns.
-  int64_t queries;
   int32_t dims;  // at least 1
   int64_t size[BRIDGE_MAX_DIMS];
   int64_t step[kArrays][BRIDGE_MAX_DIMS];  // in bytes
 };
 
 // Lays out the rows of a call. `operands` point into the call of `space`, and both are changed:
-// dimensions are merged as far as the strides allow, including the dimension of queries. An operand
-// without memory is absent.
+// dimensions are merged as far as the strides allow. An operand without memory is absent.
 template <int kArrays>
-RowLayout<kArrays> lay_out(bridge_row_space& space, const RowOperand (&operands)[kArrays]) {
+RowLayout<kArrays> lay_out(RowSpace& space, const RowOperand (&operands)[kArrays]) {
   RowLayout<kArrays> layout{};
   layout.rows = row_count(space);
   layout.cols = space.cols;
-  if (space.causal != 0) layout.queries = space.size[space.dims - 1];
-  space.causal = 0;
   RowOperand present[kArrays];
   int count = 0;
   for (const RowOperand& operand : operands) {

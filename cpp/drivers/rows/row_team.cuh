@@ -3,6 +3,7 @@
 #define BRIDGE_DRIVERS_ROWS_ROW_TEAM_CUH_
 
 #include "cuda/division.h"
+#include "drivers/integers.h"
 #include "drivers/rows/row_layout.h"
 #include "drivers/rows/row_tree.cuh"
 
@@ -169,35 +170,46 @@ BRIDGE_DEVICE void for_each_row(int64_t rows, Visit&& visit) {
   }
 }
 
-template <int kArrays>
+// Finds the offsets (bytes) of a row in the first kFound arrays.
+template <int kArrays, int kFound>
 BRIDGE_DEVICE void find_row(const RowLayout<kArrays>& layout, int64_t row,
-                            int64_t (&offset)[kArrays]) {
+                            int64_t (&offset)[kFound]) {
+  static_assert(kFound <= kArrays);
 #pragma unroll
-  for (int a = 0; a < kArrays; ++a) offset[a] = 0;
+  for (int a = 0; a < kFound; ++a) offset[a] = 0;
 #pragma unroll 1
   for (int d = layout.dims - 1; d > 0; --d) {
     const int64_t above = simt::divide(row, layout.size[d]);
     const int64_t index = row - above * layout.size[d];
     row = above;
 #pragma unroll
-    for (int a = 0; a < kArrays; ++a) offset[a] += index * layout.step[a][d];
+    for (int a = 0; a < kFound; ++a) offset[a] += index * layout.step[a][d];
   }
 #pragma unroll
-  for (int a = 0; a < kArrays; ++a) offset[a] += row * layout.step[a][0];
+  for (int a = 0; a < kFound; ++a) offset[a] += row * layout.step[a][0];
 }
 
-// Returns the number of columns that the causal rule leaves visible in a row.
+// Integers of any dtype: the last column that each row sees. `data` is NULL if all are seen.
+struct LastColumns {
+  const char* data;
+  int32_t dtype;
+};
+
+// Returns the number of columns that a row sees. `array` is the place of `last` in the layout.
 template <int kArrays>
-BRIDGE_DEVICE int64_t visible_columns(const RowLayout<kArrays>& layout, int64_t row) {
-  const int64_t query = row - simt::divide(row, layout.queries) * layout.queries;
-  const int64_t visible = query + 1 + (layout.cols - layout.queries);
-  return visible < 0 ? 0 : visible;  // at most cols: the last query sees everything
-}
-
-// The part of `columns` from `begin` on, at least 0 and at most `limit`.
-BRIDGE_DEVICE int columns_from(int64_t columns, int64_t begin, int limit) {
-  const int64_t rest = columns - begin;
-  return rest < 0 ? 0 : rest < limit ? static_cast<int>(rest) : limit;
+BRIDGE_DEVICE int visible_columns(const RowLayout<kArrays>& layout, int array,
+                                  const LastColumns& last, int64_t row) {
+  int64_t offset = 0;
+#pragma unroll 1
+  for (int d = layout.dims - 1; d > 0; --d) {
+    const int64_t above = simt::divide(row, layout.size[d]);
+    offset += (row - above * layout.size[d]) * layout.step[array][d];
+    row = above;
+  }
+  offset += row * layout.step[array][0];
+  const int64_t column = interpreter::load_integer(last.dtype, last.data + offset);
+  const int64_t seen = column < 0 ? 0 : column < layout.cols ? column + 1 : layout.cols;
+  return static_cast<int>(seen);
 }
 
 // A mask with a bit for each element of a vector from element `count` (any number) on.

@@ -4,9 +4,9 @@
 
 #include "cpu/stream.h"
 #include "cpu/tile.h"
+#include "drivers/integers.h"
 #include "drivers/rows/row_sums.h"
 #include "drivers/rows/run.h"
-#include "program/integers.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {

@@ -11,9 +11,9 @@
 #include "cuda/simt.h"
 #include "drivers/columns/column_sum_tree.h"
 #include "drivers/columns/column_sums_cuda.h"
+#include "drivers/integers.h"
 #include "drivers/rows/row_sum_tree.h"
 #include "generated/cuda/kernels.h"
-#include "program/integers.h"
 #include "program/interpreter.h"
 
 namespace bridge::interpreter {

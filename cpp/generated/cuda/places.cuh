@@ -5,9 +5,9 @@
 
 #include "cuda/division.h"
 #include "cuda/vector.h"
+#include "drivers/integers.h"
 #include "generated/cuda/call.h"
 #include "math/philox.h"
-#include "program/integers.h"
 
 namespace bridge::interpreter {
 

@@ -1,22 +1,18 @@
-// softmax on CUDA: chooses a kernel, lays the call under its threads and enqueues it.
+// softmax on CUDA: chooses a kernel for the rows of a call and enqueues it.
 #include "ops/softmax/softmax.cuh"
 
-#include <bridge/bridge.h>
-
-#include "cuda/op_entry.h"
 #include "drivers/rows/row_launch.cuh"
 #include "ops/softmax/softmax.h"
 #include "ops/softmax/softmax_cuda.h"
 
-namespace bridge::softmax {
+namespace bridge {
+namespace softmax {
 namespace {
 
+using interpreter::Role;
+using interpreter::View;
 using math::bfloat16;
 using math::float16;
-using rows::ceil_divide;
-using rows::real_bytes;
-
-using Kernel = rows::Kernel<Params>;
 
 template <class T, class Precision>
 struct Kernels {
@@ -28,145 +24,125 @@ struct Kernels {
   static constexpr rows::ClusterKernel<Params> kClusters[2] = {
       rows::cluster_kernel<OfTeam<Cluster, false>>(),
       rows::cluster_kernel<OfTeam<Cluster, true>>()};
-  static constexpr Kernel kSegments[3] = {
-      rows::make_kernel<SegmentKernel<T, Precision, Step::largest>>(),
-      rows::make_kernel<SegmentKernel<T, Precision, Step::sum>>(),
-      rows::make_kernel<SegmentKernel<T, Precision, Step::store>>()};
 };
 
 struct KernelLists {
   rows::KernelList<Params> aligned;
   rows::KernelList<Params> any;
   const rows::ClusterKernel<Params> (&clusters)[2];  // the index is whether all is aligned
-  const Kernel (&segments)[3];                       // the index is a Step
 };
 
 template <class T>
 constexpr KernelLists kernel_lists() {
   using K = Kernels<T, math::precision_of<T>>;
-  return {K::Rows::kAligned, K::Rows::kAny, K::kClusters, K::kSegments};
+  return {K::Rows::kAligned, K::Rows::kAny, K::kClusters};
 }
 
 // The index is a bridge_dtype.
 constexpr KernelLists kKernels[] = {kernel_lists<float16>(), kernel_lists<bfloat16>(),
                                     kernel_lists<float>(), kernel_lists<double>()};
 
-// Bytes that a term of a row's sum has (math::SoftmaxTerm).
-size_t term_bytes(const bridge_softmax& call) {
-  return call.dtype == BRIDGE_FLOAT32 ? sizeof(math::SoftmaxTerm<math::Single>) : real_bytes(call);
+const KernelLists& lists_of(const bridge_program& call) { return kKernels[call.operand[0].dtype]; }
+
+const bridge_program_array* last_of(const bridge_program& call, const View& view) {
+  const int32_t last = call.operands - 1;
+  return view.operand_role(last) == Role::label ? &call.operand[last] : nullptr;
 }
 
-// For the registers of a block: a cluster takes the row, or segments of it go through memory.
-bool is_too_long(const bridge_softmax& call) {
-  return call.space.cols > kKernels[call.dtype].any.most_cols();
+const bridge_program_array* mask_of(const bridge_program& call, const View& view) {
+  return call.operands > 1 && view.operand_role(1) == Role::mask ? &call.operand[1] : nullptr;
 }
 
-int64_t rows_at_once(const bridge_softmax& call) {
-  return rows::rows_at_once(row_count(call.space), call.space.cols * element_bytes(call.dtype));
+// Rows too long for the registers of a block have a cluster; longer rows are left to other kernels.
+bool takes(const bridge_program& call, const View& view) {
+  const bridge_program_array* const mask = mask_of(call, view);
+  if (mask != nullptr && mask->col_stride != 0 && mask->col_stride != 1 && call.cols > 1)
+    return false;
+  const KernelLists& lists = lists_of(call);
+  return has_adjacent_columns(call, 1) &&
+         (call.cols <= lists.any.most_cols() || lists.clusters[0].blocks_of(call.cols) > 0);
 }
 
-size_t workspace_bytes_of(const bridge_softmax& call) {
-  if (!is_too_long(call)) return 0;
-  const int64_t rows = rows_at_once(call);
-  const int64_t segments = ceil_divide(call.space.cols, rows::kSegmentCols);
-  return rows::node_bytes(rows, segments, real_bytes(call)) +
-         rows::node_bytes(rows, segments, term_bytes(call));
+template <class Precision, class Real = typename Precision::real>
+math::SoftmaxScale<Real> scale_of(const View& view) {
+  auto scale = math::softmax_scale<Precision>(0.0);
+  scale.half = static_cast<Real>(parameter(view, 0));
+  scale.rate = static_cast<Real>(parameter(view, 1));
+  if constexpr (!math::is_for_16_bits<Precision>) {
+    scale.rate_low = static_cast<Real>(parameter(view, 2));
+    scale.floor = static_cast<Real>(parameter(view, 3));
+  }
+  return scale;
 }
 
-Params make_params(const bridge_softmax& call) {
-  bridge_softmax copy = call;
-  const int64_t bytes = element_bytes(call.dtype);
+void set_scale(int32_t dtype, const View& view, Params* params) {
+  switch (dtype) {
+    case BRIDGE_FLOAT16:
+      params->scale_single = scale_of<math::SingleForFloat16>(view);
+      break;
+    case BRIDGE_BFLOAT16:
+      params->scale_single = scale_of<math::SingleForBfloat16>(view);
+      break;
+    case BRIDGE_FLOAT32:
+      params->scale_single = scale_of<math::Single>(view);
+      break;
+    default:
+      params->scale_double = scale_of<math::Double>(view);
+  }
+}
+
+Params make_params(const bridge_program& call, const View& view) {
+  const bridge_program_array *const mask = mask_of(call, view), *const last = last_of(call, view);
+  RowSpace space = space_of(call);
+  Strides strides[kArrays];
   const RowOperand operands[kArrays] = {
-      {"x", copy.x.data, copy.x.stride, copy.space.cols, bytes},
-      {"mask", const_cast<uint8_t*>(copy.mask.data), copy.mask.stride, copy.space.cols, 1},
-      {"output", copy.output.data, copy.output.stride, copy.space.cols, bytes}};
+      strides[kX].operand(call, &call.operand[0]), strides[kMask].operand(call, mask),
+      strides[kOutput].operand(call, &call.result[0]), strides[kLast].operand(call, last)};
   Params params{};
-  params.layout = rows::lay_out(copy.space, operands);
-  params.x = static_cast<const char*>(call.x.data);
-  params.mask = call.mask.data;
-  params.output = static_cast<char*>(call.output.data);
-  params.mask_for_rows = call.mask.col_stride == 0;
-  // Queries are numbered in order where a row sees the columns up to its own.
-  if (params.mask != nullptr && params.layout.queries == 0)
-    rows::join_readers(params.layout, kMask);
-  params.scale_single = single_scale(call);
-  params.scale_double = math::softmax_scale<math::Double>(call.scale);
+  params.layout = rows::lay_out(space, operands);
+  params.x = static_cast<const char*>(call.operand[0].data);
+  params.output = static_cast<char*>(call.result[0].data);
+  if (mask != nullptr) {
+    params.mask = static_cast<const uint8_t*>(mask->data);
+    params.mask_for_rows = mask->col_stride == 0;
+    if (last == nullptr) rows::join_readers(params.layout, kMask);
+  }
+  if (last != nullptr) params.last = {static_cast<const char*>(last->data), last->dtype};
+  set_scale(call.operand[0].dtype, view, &params);
   return params;
 }
 
-// Whether every vector of every row is whole and lies at a multiple of its size.
-bool is_aligned(const bridge_softmax& call, const Params& params) {
-  const int64_t vector = 16 / element_bytes(call.dtype);
-  return call.space.cols % vector == 0 && rows::is_aligned(params.layout, kX, params.x, 16) &&
+// Returns true if every vector of every row is whole and lies at a multiple of its size.
+bool is_aligned(const bridge_program& call, const Params& params) {
+  const int64_t vector = 16 / element_bytes(call.operand[0].dtype);
+  return call.cols % vector == 0 && rows::is_aligned(params.layout, kX, params.x, 16) &&
          rows::is_aligned(params.layout, kOutput, params.output, 16) &&
          (params.mask == nullptr || params.mask_for_rows ||
           rows::is_aligned(params.layout, kMask, params.mask, vector));
 }
 
-template <class Precision>
-const char* enqueue_segments(const bridge_softmax& call, Params& params, char* workspace,
-                             void* stream) {
-  using Real = typename Precision::real;
-  using Term = math::SoftmaxTerm<Precision>;
-  const int64_t at_once = rows_at_once(call);
-  return rows::for_each_batch(params, at_once, [&](simt::Grid grid) -> const char* {
-    const int64_t rows = params.rows, segments = params.segments;
-    params.largest = rows::nodes_at(workspace, rows, segments, sizeof(Real));
-    params.sums = rows::nodes_at(workspace + rows::node_bytes(at_once, segments, sizeof(Real)),
-                                 rows, segments, sizeof(Term));
-    auto launch = [&](Step step) {
-      return kKernels[call.dtype].segments[static_cast<int>(step)].launch(grid, 0, stream, params);
-    };
-    const char* error = launch(Step::largest);
-    if (!error) error = rows::enqueue_levels<Largest, Real>(params.largest, rows, segments, stream);
-    if (!error) error = launch(Step::sum);
-    if (!error) error = rows::enqueue_levels<Sum, Term>(params.sums, rows, segments, stream);
-    return error ? error : launch(Step::store);
-  });
-}
-
-const char* enqueue(const bridge_softmax& call, void* workspace, void* stream) {
-  Params params = make_params(call);
-  const KernelLists& lists = kKernels[call.dtype];
+const char* enqueue(const bridge_program& call, const View& view, void* stream) {
+  Params params = make_params(call, view);
+  const KernelLists& lists = lists_of(call);
   const bool aligned = is_aligned(call, params);
-  if (!is_too_long(call)) {
+  if (call.cols <= lists.any.most_cols())
     return (aligned ? lists.aligned : lists.any).enqueue(params, stream);
-  }
   const auto& cluster = lists.clusters[aligned ? 1 : 0];
-  if (const int blocks = cluster.blocks_of(call.space.cols))
-    return cluster.enqueue(blocks, params, stream);
-  char* memory = static_cast<char*>(workspace);
-  if (call.dtype == BRIDGE_FLOAT64)
-    return enqueue_segments<math::Double>(call, params, memory, stream);
-  if (call.dtype == BRIDGE_FLOAT32)
-    return enqueue_segments<math::Single>(call, params, memory, stream);
-  // Those of both 16-bit types have the nodes alike.
-  return enqueue_segments<math::SingleForBfloat16>(call, params, memory, stream);
+  return cluster.enqueue(cluster.blocks_of(call.cols), params, stream);
 }
 
-constexpr auto kEntry =
-    rows::op_entry<bridge_softmax>("softmax", validate, workspace_bytes_of, enqueue);
-
-}  // namespace
-
-const char* load_kernels() {
+const char* load() {
   for (const KernelLists& lists : kKernels) {
-    const char* error = cuda::load_all(lists.aligned, lists.any, lists.clusters, lists.segments);
+    const char* error = rows::load_all(lists.aligned, lists.any, lists.clusters);
     if (error != nullptr) return error;
   }
-  if (const char* error = rows::load_levels<Largest>()) return error;
-  if (const char* error = rows::load_levels<Sum>()) return error;
-  return simt::load<rows::NodesKernel<Sum, math::SoftmaxTerm<math::Single>>>();
+  return nullptr;
 }
 
-}  // namespace bridge::softmax
+}  // namespace
+}  // namespace softmax
 
-extern "C" BRIDGE_EXPORT size_t bridge_softmax_cuda_workspace(const bridge_softmax* call) {
-  return bridge::cuda::workspace_bytes(bridge::softmax::kEntry, call);
-}
+extern const interpreter::HandKernel softmax_kernel;
+const interpreter::HandKernel softmax_kernel = {softmax::takes, softmax::enqueue, softmax::load};
 
-extern "C" BRIDGE_EXPORT bridge_status bridge_softmax_cuda(const bridge_softmax* call,
-                                                           void* workspace, size_t workspace_bytes,
-                                                           void* stream) {
-  return bridge::cuda::run(bridge::softmax::kEntry, call, workspace, workspace_bytes, stream);
-}
+}  // namespace bridge

@@ -3,7 +3,6 @@
 #ifndef BRIDGE_OPS_SOFTMAX_SOFTMAX_CUH_
 #define BRIDGE_OPS_SOFTMAX_SOFTMAX_CUH_
 
-#include "drivers/rows/row_nodes.cuh"
 #include "drivers/rows/row_team.cuh"
 #include "math/convert.h"
 #include "math/softmax.h"
@@ -15,7 +14,7 @@ using rows::Sum;
 using simt::Pack;
 using simt::Vector16;
 
-enum Array { kX, kMask, kOutput, kArrays };
+enum Array { kX, kMask, kOutput, kLast, kArrays };
 
 struct Params {
   rows::RowLayout<kArrays> layout;
@@ -25,14 +24,8 @@ struct Params {
   bool mask_for_rows;  // one byte for a row
   math::SoftmaxScale<float> scale_single;
   math::SoftmaxScale<double> scale_double;
+  rows::LastColumns last;
   int warps;  // of a block that has a row for itself
-
-  // A row on several blocks: each has a segment, and leaves a node of its largest key and its sum.
-  int64_t first_row;  // of this launch
-  int64_t rows;
-  int64_t segments;
-  rows::Nodes largest;
-  rows::Nodes sums;
 };
 
 template <class Real>
@@ -66,8 +59,8 @@ BRIDGE_DEVICE uint32_t bits_of_bytes(uint32_t bytes) {
   return (highest >> 7) * 0x01020408u >> 24 & 0xfu;  // bit 8 b of the first factor to 24 + b
 }
 
-// What a thread holds of its row, or of a segment of it.
-template <class Team, class Precision, bool kAligned, bool kSegment = false>
+// The elements of a row in the registers of a thread.
+template <class Team, class Precision, bool kAligned>
 struct Row {
   using T = typename Team::T;
   using Real = typename Precision::real;
@@ -78,40 +71,30 @@ struct Row {
   const T* x;
   T* output;
   const uint8_t* mask;
-  int cols;         // of the row, or of the segment
-  int visible;      // columns before this are not hidden by the causal rule
+  int cols;
+  int visible;      // the row sees the columns before this one
   uint32_t hidden;  // one bit for each element; those that do not exist are hidden too
   Vector16 words[kVectors];
 
-  // Columns count from `begin`; those behind Team::kCols belong to others. A row that does not
-  // exist has no columns.
-  BRIDGE_DEVICE Row(const Params& params, int64_t index, int64_t begin) {
+  // A row that does not exist has no columns.
+  BRIDGE_DEVICE Row(const Params& params, int64_t index) {
     const bool exists = index < params.layout.rows;
     const int64_t row = exists ? index : 0;
-    int64_t offset[kArrays];
+    int64_t offset[kLast];
     rows::find_row(params.layout, row, offset);
-    x = reinterpret_cast<const T*>(params.x + offset[kX]) + begin;
-    output = reinterpret_cast<T*>(params.output + offset[kOutput]) + begin;
-    cols = exists ? columns_from(params.layout.cols, begin) : 0;
+    x = reinterpret_cast<const T*>(params.x + offset[kX]);
+    output = reinterpret_cast<T*>(params.output + offset[kOutput]);
+    cols = exists ? static_cast<int>(params.layout.cols) : 0;
     visible = cols;
-    if (params.layout.queries != 0) {
-      const int64_t seen = rows::visible_columns(params.layout, row);
-      visible = exists ? columns_from(seen, begin) : 0;
-    }
+    if (params.last.data != nullptr && exists)
+      visible = rows::visible_columns(params.layout, kLast, params.last, row);
     mask = params.mask;
     if (mask == nullptr) return;
     mask += offset[kMask];
     if (params.mask_for_rows) {
       if (*mask != 0) visible = 0;
       mask = nullptr;
-    } else {
-      mask += begin;
     }
-  }
-
-  static BRIDGE_DEVICE int columns_from(int64_t columns, int64_t begin) {
-    if constexpr (kSegment) return rows::columns_from(columns, begin, Team::kCols);
-    return static_cast<int>(columns);
   }
 
   static BRIDGE_DEVICE int column(int q) { return Team::first_column() + q * Team::kStep; }
@@ -329,7 +312,7 @@ struct RowsKernel {
 
   static BRIDGE_DEVICE void visit(const Params& params, int64_t index) {
     const math::SoftmaxScale<Real>& scale = scale_of<Real>(params);
-    Row<Team, Precision, kAligned> row(params, index, 0);
+    Row<Team, Precision, kAligned> row(params, index);
     row.load();
     Team::join();
     const Real largest = Team::template reduce<Largest, 0>(row.largest(scale), params.warps);
@@ -337,50 +320,6 @@ struct RowsKernel {
     const auto shift = math::softmax_shift<Precision>(largest, scale);
     row.powers(scale, shift, power);
     row.store(power, math::softmax_inverse(sum_of<Team, Precision>(power, params.warps), shift));
-  }
-};
-
-// Longer rows are cut into segments, and read three times: for the largest key, for the sum, for
-// the result.
-enum class Step { largest, sum, store };
-
-template <class T, class Precision, Step kStep>
-struct SegmentKernel {
-  using Team = rows::SegmentTeam<T>;
-  using Params = softmax::Params;
-  using Real = typename Precision::real;
-  static constexpr int kThreads = Team::kThreads;
-  static constexpr int kMinBlocks = Team::kMinBlocks;
-
-  static BRIDGE_DEVICE void run(const Params& params) {
-    rows::for_each_row<Team>(params.rows * params.segments,
-                             [&](int64_t node) { visit(params, node); });
-  }
-
-  static BRIDGE_DEVICE void visit(const Params& params, int64_t node) {
-    constexpr int kWarps = rows::kSegmentChunks;
-    const math::SoftmaxScale<Real>& scale = scale_of<Real>(params);
-    const int64_t index = simt::divide(node, params.segments);
-    const int64_t segment = node - index * params.segments;
-    Row<Team, Precision, false, true> row(params, params.first_row + index, segment * Team::kCols);
-    row.load();
-    if constexpr (kStep == Step::largest) {
-      const Real largest = Team::template reduce<Largest, 0>(row.largest(scale), kWarps);
-      rows::put_node(params.largest, node, largest);
-    } else {
-      row.make_keys(scale);
-      const Real largest = rows::reduce_nodes<Largest, Real, 0>(params.largest, index);
-      const auto shift = math::softmax_shift<Precision>(largest, scale);
-      Real power[Team::kVectors][Team::kVector];
-      row.powers(scale, shift, power);
-      if constexpr (kStep == Step::sum) {
-        rows::put_node(params.sums, node, sum_of<Team, Precision>(power, kWarps));
-      } else {
-        const auto total =
-            rows::reduce_nodes<Sum, math::SoftmaxTerm<Precision>, 1>(params.sums, index);
-        row.store(power, math::softmax_inverse(total, shift));
-      }
-    }
   }
 };
 

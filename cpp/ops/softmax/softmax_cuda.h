@@ -1,18 +1,15 @@
-// What the rest of the CUDA library sees of softmax and its derivative besides the C border.
+// Softmax and its Jacobian on CUDA, kernels written by hand for the programs of
+// bridge/catalogue/softmax_programs.py.
 #ifndef BRIDGE_OPS_SOFTMAX_SOFTMAX_CUDA_H_
 #define BRIDGE_OPS_SOFTMAX_SOFTMAX_CUDA_H_
 
-namespace bridge::softmax {
+#include "generated/cuda/hand_written.h"
 
-// Brings every kernel onto the current device; NULL or what went wrong.
-const char* load_kernels();
+namespace bridge {
 
-}  // namespace bridge::softmax
+extern const interpreter::HandKernel softmax_kernel;
+extern const interpreter::HandKernel jacobian_kernel;
 
-namespace bridge::softmax_derivative {
-
-const char* load_kernels();
-
-}  // namespace bridge::softmax_derivative
+}  // namespace bridge
 
 #endif  // BRIDGE_OPS_SOFTMAX_SOFTMAX_CUDA_H_

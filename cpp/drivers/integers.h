@@ -1,6 +1,6 @@
 // Positions of elements, and loads of integers of any dtype, on CPU and CUDA.
-#ifndef BRIDGE_PROGRAM_INTEGERS_H_
-#define BRIDGE_PROGRAM_INTEGERS_H_
+#ifndef BRIDGE_DRIVERS_INTEGERS_H_
+#define BRIDGE_DRIVERS_INTEGERS_H_
 
 #include <bridge/bridge.h>
 #include <stdint.h>
@@ -41,4 +41,4 @@ BRIDGE_HD int64_t load_integer(int32_t dtype, const void* from) {
 
 }  // namespace bridge::interpreter
 
-#endif  // BRIDGE_PROGRAM_INTEGERS_H_
+#endif  // BRIDGE_DRIVERS_INTEGERS_H_

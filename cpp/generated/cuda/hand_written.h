@@ -1,0 +1,41 @@
+// Kernels written by hand for some programs on CUDA. cmake/write_ahead_of_time.py writes the table
+// of the programs.
+#ifndef BRIDGE_GENERATED_CUDA_HAND_WRITTEN_H_
+#define BRIDGE_GENERATED_CUDA_HAND_WRITTEN_H_
+
+#include <bridge/bridge.h>
+
+#include "program/program.h"
+
+namespace bridge::interpreter {
+
+struct HandKernel {
+  // Returns true if the kernels take a call on the current device, with its strides and sizes.
+  bool (*takes)(const bridge_program& call, const View& view);
+  // Enqueues a call that is taken; it needs no workspace. Returns NULL or the error.
+  const char* (*enqueue)(const bridge_program& call, const View& view, void* stream);
+  // Loads all kernels onto the current device; returns NULL or the error.
+  const char* (*load)();
+};
+
+struct HandWrittenProgram {
+  const int32_t* words;
+  int64_t count;
+  const int32_t* dtypes;  // of operands, then of results
+  int32_t parameters;     // the first constants, which are read from a call's bytecode
+  const HandKernel* kernel;
+};
+
+struct HandWrittenPrograms {
+  const HandWrittenProgram* programs;
+  int count;
+};
+
+HandWrittenPrograms hand_written_programs();
+
+// Returns the kernel for the bytecode and the dtypes of a call; NULL if there is none. Thread-safe.
+const HandKernel* hand_kernel(const bridge_program& call);
+
+}  // namespace bridge::interpreter
+
+#endif  // BRIDGE_GENERATED_CUDA_HAND_WRITTEN_H_
