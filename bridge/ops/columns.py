@@ -31,13 +31,11 @@ def call_on_columns(
     op: Any,
     operands: Any,
     params: Any,
-    hidden: Any | None,
 ) -> tuple[Any, ...]:
     """Calls the op on this part, one stage after the other.
 
     Args:
       again: again(op, operands, params) returns the results of a call on this part.
-      hidden: as in `Op.stage`.
     """
     columns = int(part.split.shape[-1])
     nodes = _Nodes.of(int(part.split.local(len(part.split.shape) - 1)), columns)
@@ -45,9 +43,7 @@ def call_on_columns(
     known: list[Any] = []
     stages = op.reductions(params, columns)
     for number, kinds in enumerate((*stages, ())):
-        call = op.stage(
-            operands, params, number, tuple(known), first, columns, nodes.is_subtree, hidden
-        )
+        call = op.stage(operands, params, number, tuple(known), first, columns, nodes.is_subtree)
         results = again(call.op, call.operands, call.params)
         known += _reduced(part, nodes, kinds, results)
     remaining = iter(results)

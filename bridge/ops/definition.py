@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 
@@ -322,7 +322,6 @@ class Op(Protocol[P]):
         first: Callable[[], Any],
         columns: int,
         is_summed: bool,
-        hidden: Any | None,
     ) -> Call[Any]:
         """Returns the call of stage `number` on a part of the columns, or of the ending after them.
 
@@ -336,18 +335,8 @@ class Op(Protocol[P]):
           known: the reductions of earlier stages, PER_ROW; columns are LABEL.
           first: returns the number of the part's first column, an INTEGER.
           columns: the columns of a whole row.
-          hidden: the elements of the part that the causal rule hides, a MASK; None without the
-            rule.
         """
         raise TypeError(f"{self.name} is not made in stages")
-
-    def without_causal_rule(self, params: P) -> P | None:
-        """Returns the parameters without the rule that hides later keys from a query; None if none.
-
-        An op with a mask operand then needs a mask that hides them; for other ops hidden elements
-        are 0.
-        """
-        return None
 
     def workspace_bytes(self, operands: Sequence[Spec | None], params: P) -> int:
         """Returns an upper bound on the scratch memory of the CUDA kernel, in bytes.
@@ -367,19 +356,3 @@ class Op(Protocol[P]):
     def reference(self, operands: Sequence[Any], params: P) -> tuple[Any, ...]:
         """Evaluates the formula directly in float64 NumPy, as the reference of tests."""
         ...
-
-
-class OpWithNamedResults(Op[P]):
-    """An op with a fixed set of results.
-
-    Its parameters have a field of the name of each result: its dtype, or None if it is not wanted.
-    """
-
-    result_names: tuple[str, ...]
-
-    def result_dtypes(self, params: P) -> tuple[str | None, ...]:
-        return tuple([getattr(params, name) for name in self.result_names])
-
-    def with_dtypes(self, params: P, dtypes: Sequence[str | None]) -> P:
-        fields: Any = dict(zip(self.result_names, dtypes, strict=True))
-        return replace(params, **fields)  # type: ignore[type-var]

@@ -129,14 +129,6 @@ class Part(ABC):
     def repeated(array: Any, at: int, shape: tuple[int, ...]) -> Any:
         """Adds a new dimension `at` and repeats the array along it to a shape."""
 
-    @staticmethod
-    @abstractmethod
-    def hidden(last: Any, queries: int, keys: int, like: Any) -> Any:
-        """Returns booleans `[queries, keys]`, True for hidden keys.
-
-        The first query sees keys up to number `last`; each further query sees one key more.
-        """
-
     @abstractmethod
     def starts(self, parts: int, width: int, given: Any | None, like: Any) -> Any:
         """Returns the numbers of the first elements of all pieces of runs, plus `given`.
@@ -210,15 +202,11 @@ def _call_on_own_columns(
 ) -> tuple[Any, ...]:
     """Calls the op on this part; Halves operands have this part's columns of both halves."""
     operands, ndim = tuple(operands), len(split.shape)
-    free = op.without_causal_rule(params)
     are_columns_split = ndim > 0 and split.parts(ndim - 1) > 1
     if are_columns_split and op.reductions(params, split.shape[-1]) is not None:
         part = kind.of(run, split, params)
         again = partial(_call_on_own_columns, kind, run, split=split)
-        hidden = None if free is None else _hidden_keys(kind, operands[0], split)
-        return call_on_columns(part, again, op, operands, params, hidden)
-    if free is not None and split.parts(ndim - 2) > 1:
-        return run(op, _with_hidden_keys(kind, op, operands, free, split), free)
+        return call_on_columns(part, again, op, operands, params)
     is_split_in_rows = any(split.parts(dim) > 1 for dim in row_dims(split, params))
     sums_are_spread = adds_rows(op, params) and is_split_in_rows
     is_split = is_split_in_rows or are_columns_split
@@ -259,27 +247,3 @@ def _with_sums(part: Any, op: Any, operands: tuple[Any, ...], params: Any) -> tu
     for i in sums:
         results[i] = part.folded(part.exchanged(results[i], nodes), dtypes[i])
     return tuple(results)
-
-
-def _with_hidden_keys(
-    kind: type[Part], op: Any, operands: tuple[Any, ...], params: Any, split: Any
-) -> tuple[Any, ...]:
-    """Returns operands with the causal rule as a mask, for a call on some of the queries."""
-    roles = op.operand_roles(op.operand_count(len(operands)), params)
-    if Role.MASK not in roles:
-        return operands
-    at = roles.index(Role.MASK)
-    mask = (*operands, *[None] * len(roles))[at]
-    hidden = _hidden_keys(kind, operands[0], split)
-    if mask is not None:
-        hidden = hidden | (mask != 0)
-    return (*operands[:at], hidden, *operands[at + 1 :])
-
-
-def _hidden_keys(kind: type[Part], x: Any, split: Any) -> Any:
-    """Returns booleans `[queries, keys]` of this part, True for keys hidden by the causal rule."""
-    ndim = len(split.shape)
-    queries, keys = split.shape[-2:]
-    own_queries, own_keys = x.shape[-2:]
-    last = split.index(ndim - 2) * own_queries + (keys - queries) - split.index(ndim - 1) * own_keys
-    return kind.hidden(last, own_queries, own_keys, x)

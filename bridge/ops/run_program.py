@@ -155,7 +155,6 @@ class RunProgram(Op[ProgramParams]):
         first: Callable[[], Any],
         columns: int,
         is_summed: bool,
-        hidden: Any | None = None,
     ) -> Call[ProgramParams]:
         wanted, dtypes = are_wanted(params.dtypes), [d for d in split(params.dtypes) if d]
         code = codes.stage(params.code, wanted, number, columns, is_summed)

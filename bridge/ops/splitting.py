@@ -106,10 +106,6 @@ def supported(
     for dim, size in enumerate(split.shape):
         if size == 0 or size % split.parts(dim):
             whole.add(dim)
-    if op.fixed_ndim(params) > 1:  # the causal rule depends on the query: `parts.call_on_part`
-        is_in_stages = ndim - 1 not in whole and split.parts(ndim - 1) > 1
-        if alone or (len(operands) > 2 and not is_in_stages):
-            whole.add(ndim - 2)
     return without(split, whole)
 
 

@@ -46,11 +46,6 @@ class _Shard(Part):
     def repeated(array: Any, at: int, shape: tuple[int, ...]) -> Any:
         return jnp.broadcast_to(jnp.expand_dims(array, at), shape)
 
-    @staticmethod
-    def hidden(last: Any, queries: int, keys: int, like: Any) -> Any:
-        query = lax.broadcasted_iota(np.int32, (queries, keys), 0)
-        return lax.broadcasted_iota(np.int32, (queries, keys), 1) > query + last
-
     def starts(self, parts: int, width: int, given: Any | None, like: Any) -> Any:
         """Returns word pairs, `[*batch, runs·parts, 2]`, or `[*batch, 2]` for a single part."""
         shape, last = self.split.shape, len(self.split.shape) - 1

@@ -46,11 +46,6 @@ class _Part(Part):
     def repeated(array: Tensor, at: int, shape: tuple[int, ...]) -> Tensor:
         return array.unsqueeze(at).expand(shape)
 
-    @staticmethod
-    def hidden(last: Any, queries: int, keys: int, like: Tensor) -> Tensor:
-        query = torch.arange(last, last + queries, device=like.device)
-        return torch.arange(keys, device=like.device) > query[:, None]
-
     def starts(self, parts: int, width: int, given: Tensor | None, like: Tensor) -> Tensor:
         """Returns the starts: int64 `[*batch, runs·parts]`, `[*batch]` for one part of one run."""
         split, last = self.split, len(self.split.shape) - 1
