@@ -97,14 +97,14 @@ class SoftmaxFamily:
             return calls
         product, of_u, of_v, of_w = terms
         if wanted[0]:
-            terms = (product, of_u, of_w, of_v)
-            calls.append((_derivative(scale, dtype, terms, h, v, w, last), (0,)))
+            asked = (product, of_u, of_w, of_v)
+            calls.append((_derivative(scale, dtype, asked, h, v, w, last), (0,)))
         if wanted[1]:
-            terms = (product, of_w, of_v, of_u)
-            calls.append((_derivative(scale, dtype, terms, u, h, w, last), (1,)))
+            asked = (product, of_w, of_v, of_u)
+            calls.append((_derivative(scale, dtype, asked, u, h, w, last), (1,)))
         if wanted[2] and (of_u or of_v or of_w):
-            terms = (False, of_v, of_u, of_w)
-            calls.append((_derivative(scale, dtype, terms, u, v, h, last), (2,)))
+            asked = (False, of_v, of_u, of_w)
+            calls.append((_derivative(scale, dtype, asked, u, v, h, last), (2,)))
         return calls
 
     def is_linear_in(self, place: tuple[Any, ...], position: int) -> bool:

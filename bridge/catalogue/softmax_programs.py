@@ -103,7 +103,7 @@ def softmax(
     dtype: str,
 ) -> Any:
     form, hidden = _FORMATS[arithmetic_of(dtype)], _hidden(mask, last)
-    half, rate, *rest = _parameters(scale, 2 if dtype in _WHOLE_BITS else 4)
+    half, rate, *lower = _parameters(scale, 2 if dtype in _WHOLE_BITS else 4)
     key = _unless(hidden, -math.inf, x * half)
     largest = functions.max(key)
     largest = functions.where(largest < -form.largest, 0.0, largest)
@@ -113,7 +113,8 @@ def softmax(
         total = functions.fma(largest, 0.0, functions.sum(power))
         value = power * apply("reciprocal_16", total)
     else:
-        power = _power(key, largest, rate, *rest, form)
+        rate_low, floor = lower
+        power = _power(key, largest, rate, rate_low, floor, form)
         high, low = _inverse(power, dtype)
         value = functions.fma(power, high, power * low)
     return _unless(hidden, 0.0, value)
@@ -163,9 +164,9 @@ def softmax_jacobian(
 ) -> Any:
     is_zero, hidden = u == 0.0, _hidden(None, last)
     nothing = is_zero if hidden is None else is_zero | hidden
-    scale = parameter(scale, "scale")
+    factor = parameter(scale, "scale")
     dot = functions.sum(functions.where(nothing, -0.0, u * v))
-    return functions.where(nothing, 0.0, scale * (u * (v - dot)))
+    return functions.where(nothing, 0.0, factor * (u * (v - dot)))
 
 
 def softmax_derivative(
@@ -178,14 +179,14 @@ def softmax_derivative(
     product: bool,
     factors: tuple[bool, bool, bool],
 ) -> Any:
-    hidden, scale = _hidden(None, last), parameter(scale, "scale")
+    hidden, of_scale = _hidden(None, last), parameter(scale, "scale")
     total: Any = u * v if product else None
     for factor, others, is_asked in zip((u, v, w), ((v, w), (u, w), (u, v)), factors, strict=True):
         if not is_asked:
             continue
         dot = functions.sum(_unless(hidden, -0.0, others[0] * others[1]))
         total = -(factor * dot) if total is None else functions.fma(-factor, dot, total)
-    return _unless(hidden, 0.0, scale * total)
+    return _unless(hidden, 0.0, of_scale * total)
 
 
 @functools.lru_cache(maxsize=1024)
