@@ -10,16 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from bridge.ops.softmax import (
-    PRODUCT,
-    SOFTMAX,
-    SOFTMAX_DERIVATIVE,
-    TERM_U,
-    TERM_V,
-    TERM_W,
-    SoftmaxDerivativeParams,
-    SoftmaxParams,
+from bridge.catalogue.softmax_programs import (
+    derivative_program,
+    jacobian_program,
+    softmax_program,
 )
+from bridge.ops import PROGRAM
+from bridge.torch._adapter.arrays import last_columns
 from bridge.torch._adapter.dispatcher import dispatch
 from tests.torch.parts_together import on_parts
 
@@ -64,21 +61,29 @@ def masks(rng: np.random.Generator, columns: int) -> list[Tensor | None]:
     return [None, full, torch.tensor(rng.random(columns) < 0.5).to(torch.uint8), full[:, :, :1]]
 
 
+def compare(operands: tuple[Tensor | None, ...], params: Any, queries: int, parts: int) -> Any:
+    """Compares a call with the same call on parts; returns the rows that were sent."""
+    present = tuple([operand for operand in operands if operand is not None])
+    (expected,) = dispatch(PROGRAM, present, params)
+    found, sent = on_parts(PROGRAM, present, params, (1, queries, parts))
+    assert_same(found, expected)
+    return sent
+
+
 @pytest.mark.sampled(24)
-@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize(("local", "parts"), SPLITS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bits_of_whole_rows(
-    dtype: str, local: int, parts: int, scale: float, causal: int, rng: np.random.Generator
+    dtype: str, local: int, parts: int, scale: float, causal: bool, rng: np.random.Generator
 ) -> None:
     columns = local * parts
     x = rows_of(rng, columns, dtype)
-    params = SoftmaxParams(scale, causal, dtype)
+    last = last_columns(x) if causal else None
     for mask, queries in itertools.product(masks(rng, columns), (1, 2)):
-        (expected,) = dispatch(SOFTMAX, (x, mask), params)
-        found, sent = on_parts(SOFTMAX, (x, mask), params, (1, queries, parts))
-        assert_same(found, expected)
+        params = softmax_program(scale, dtype, (mask is not None, causal))
+        sent = compare((x, mask, last), params, queries, parts)
         assert len(sent) == 2
         if local == 1024:
             rows = 32 // queries
@@ -86,25 +91,25 @@ def test_bits_of_whole_rows(
 
 
 @pytest.mark.sampled(24)
-@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("scale", [1.0, -0.3, 0.0, 1e300])
 @pytest.mark.parametrize(("local", "parts"), SPLITS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bits_of_derivatives(
-    dtype: str, local: int, parts: int, scale: float, causal: int, rng: np.random.Generator
+    dtype: str, local: int, parts: int, scale: float, causal: bool, rng: np.random.Generator
 ) -> None:
     columns = local * parts
     x, v, w = (rows_of(rng, columns, dtype) for _ in range(3))
     v[0, 5], w[0, 6] = 1.0, np.inf
-    (y,) = dispatch(SOFTMAX, (x, None), SoftmaxParams(0.5, causal, dtype))
-    calls: list[tuple[Any, ...]] = [((y, v, None), PRODUCT | TERM_U)]
-    terms = (PRODUCT | TERM_U | TERM_V, TERM_V | TERM_W, PRODUCT | TERM_W, 15)
-    calls += [((x, v, w), each) for each in terms]
-    for (operands, asked), queries in itertools.product(calls, (1, 2)):
-        params = SoftmaxDerivativeParams(scale, causal, asked, dtype)
-        (expected,) = dispatch(SOFTMAX_DERIVATIVE, operands, params)
-        found, sent = on_parts(SOFTMAX_DERIVATIVE, operands, params, (1, queries, parts))
-        assert_same(found, expected)
-        sums = bin(asked & ~PRODUCT).count("1")
+    last = last_columns(x) if causal else None
+    given = (x,) if last is None else (x, last)
+    (y,) = dispatch(PROGRAM, given, softmax_program(0.5, dtype, (False, causal)))
+    every = ((True, True, False), (False, True, True), (False, False, True), (True, True, True))
+    calls: list[tuple[Any, Any, int]] = [((y, v), jacobian_program(scale, dtype, causal), 1)]
+    for product, factors in itertools.product((True, False), every):
+        params = derivative_program(scale, dtype, product, factors, causal)
+        calls.append(((x, v, w), params, sum(factors)))
+    for (operands, params, sums), queries in itertools.product(calls, (1, 2)):
+        sent = compare((*operands, last), params, queries, parts)
         if local == 1024:
             assert sent == [32 // queries * sums]
