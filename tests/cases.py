@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from bridge.cli.parity.softmax_accuracy import reference
 from bridge.lang.gelu_reference import gelu_derivative
 from bridge.lang.philox import words
-from bridge.ops import SOFTMAX, SoftmaxParams
 from tests.frameworks import EPSILON, FORMS, Everything, numpy_dtype
 
 
@@ -208,7 +208,6 @@ class Softmax(Case):
         (x,) = inputs.arguments
         dtype, unit = name_of(x.dtype), unit_of(x)
         mask = None if self.mask is None else self.hidden()
-        params = SoftmaxParams(self.scale, int(self.causal), dtype)
         y, g, t, v = wide(value, inputs.cotangent, inputs.tangents[0], inputs.directions[0])
 
         def dot(a: Any, b: Any) -> Any:
@@ -231,7 +230,7 @@ class Softmax(Case):
         )
         rounded = EPSILON[dtype] * np.abs(towards_y) + 8 * unit * of_y
         curved = Exact(jacobian(towards_y), size(rounded) + 8 * unit * size(of_y))
-        exact_value = Exact(SOFTMAX.reference((x, mask), params)[0], self._allowed(x, unit))
+        exact_value = Exact(reference(x, mask, self.scale, self.causal), self._allowed(x, unit))
         second = [curved, along(v)]
         return Everything(exact_value, exact_value, [along(g)], along(t), second)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bridge.ops.softmax import JACOBIAN
 
 from bridge import _native
 from bridge.catalogue.bias_dropout_add import bias_dropout_add
@@ -21,7 +22,6 @@ from bridge.ops import (
     SoftmaxDerivativeParams,
     SoftmaxParams,
 )
-from bridge.ops.softmax import JACOBIAN
 from bridge.ops.traced import traced
 
 RANKS = range(1, 11)

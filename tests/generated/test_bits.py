@@ -16,11 +16,11 @@ import bridge.torch
 from bridge import _native
 from bridge import lang as bl
 from bridge.catalogue.ahead_of_time import requests_of
+from bridge.catalogue.softmax_programs import derivative_program, jacobian_program, softmax_program
 from bridge.generated import CompileError
 from bridge.generated.requests import Request
 from bridge.lang import codes
 from bridge.lang.emission.cpu import source_of
-from bridge.ops.softmax_programs import derivative_program, jacobian_program, softmax_program
 from bridge.ops.traced import traced
 from bridge.ops.usual_programs import usual_requests
 from tests.declared.ops import OTHERS, SEVEN
@@ -126,9 +126,9 @@ def test_minus_of_what_ends_with_a_fused_addition() -> None:
 def softmax_requests(dtype: str) -> list[Request]:
     """Returns the programs that parts of the columns of softmax run, uncut."""
     programs = [
-        (softmax_program(-0.7, dtype, (True, True)), [dtype, "bool", "bool"]),
-        (jacobian_program(0.7, dtype, True), [dtype, dtype, "bool"]),
-        (derivative_program(0.7, dtype, True, (True, True, True), True), [dtype] * 3 + ["bool"]),
+        (softmax_program(-0.7, dtype, (True, True)), [dtype, "bool", "int64"]),
+        (jacobian_program(0.7, dtype, True), [dtype, dtype, "int32"]),
+        (derivative_program(0.7, dtype, True, (True, True, True), True), [dtype] * 3 + ["int64"]),
     ]
     return [
         Request(codes.parse(params.code).program, params.arithmetic, (*dtypes, dtype))

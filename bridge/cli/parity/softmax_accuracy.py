@@ -16,17 +16,6 @@ import numpy as np
 
 from bridge.cli.parity import grid
 from bridge.cli.parity.accuracy import FORMATS, Errors, Truth, of_elements
-from bridge.ops.softmax import (
-    JACOBIAN,
-    PRODUCT,
-    SOFTMAX,
-    SOFTMAX_DERIVATIVE,
-    TERM_U,
-    TERM_V,
-    SoftmaxDerivativeParams,
-    SoftmaxParams,
-    visible_columns,
-)
 
 Array = np.ndarray
 
@@ -71,7 +60,7 @@ def value(x: Array, mask: Array | None, scale: float, causal: bool, dtype: str) 
     """Returns softmax(scale·x) of the visible elements."""
     arithmetic = arithmetic_of(dtype)
     unit = BOUNDS["unit"][arithmetic]
-    y = SOFTMAX.reference((x, mask), SoftmaxParams(scale, int(causal), dtype))[0]
+    y = reference(x, mask, scale, causal)
     with np.errstate(all="ignore"):
         largest = np.max(y, axis=-1, keepdims=True, initial=0.0)
         below = np.where(y > 0, np.log(largest) - np.log(y), 0.0)  # max − scale·x
@@ -86,7 +75,8 @@ def value(x: Array, mask: Array | None, scale: float, causal: bool, dtype: str) 
 def jacobian(y: Array, v: Approximate, scale: float, causal: bool, arithmetic: str) -> Truth:
     """Returns scale·(y∘v − y⟨v,y⟩), where v may have errors; exactly 0 where y is 0."""
     u, size = np.abs(y), np.abs(v.values)
-    values = _reference((y, v.values, None), JACOBIAN, scale, causal)
+    visible = visible_columns(np.shape(y), causal) & (y != 0.0)
+    values = _derivative((y, v.values, y), (True, True, False, False), scale, visible)
     with np.errstate(all="ignore"):
         present = u > 0
         error, size = np.where(present, v.error, 0.0), np.where(present, size, 0.0)
@@ -102,7 +92,8 @@ def jacobian(y: Array, v: Approximate, scale: float, causal: bool, arithmetic: s
 
 def towards_y(y: Array, g: Array, h: Array, scale: float, causal: bool, arithmetic: str) -> Truth:
     """Returns scale·(h∘g − h⟨g,y⟩ − g⟨h,y⟩), the gradient of ⟨h, jacobian(y)·g⟩ towards y."""
-    values = _reference((h, g, y), PRODUCT | TERM_U | TERM_V, scale, causal)
+    visible = visible_columns(np.shape(y), causal)
+    values = _derivative((h, g, y), (True, True, True, False), scale, visible)
     with np.errstate(all="ignore"):
         y, g, h = np.abs(y), np.abs(g), np.abs(h)
         with_g, with_h = _sum(g * y), _sum(h * y)
@@ -113,9 +104,43 @@ def towards_y(y: Array, g: Array, h: Array, scale: float, causal: bool, arithmet
     return _scaled(values, FORMATS[arithmetic].ulp(sizes), allowed, h + g, scale, arithmetic)
 
 
-def _reference(operands: Any, terms: int, scale: float, causal: bool) -> Array:
-    params = SoftmaxDerivativeParams(scale, int(causal), terms, "float64")
-    return SOFTMAX_DERIVATIVE.reference(operands, params)[0]
+def visible_columns(shape: tuple[int, ...], causal: bool) -> Array:
+    """Returns booleans that broadcast to `shape`, True for elements that the causal rule shows."""
+    if not causal:
+        return np.ones((1,) * len(shape), bool)
+    rows, columns = shape[-2:]
+    return np.arange(columns) <= np.arange(rows)[:, None] + (columns - rows)
+
+
+def reference(x: Array, mask: Array | None, scale: float, causal: bool) -> Array:
+    """Returns softmax(scale·x) of the visible elements in float64, 0 for the others."""
+    shape = np.shape(x)
+    visible = np.broadcast_to(visible_columns(shape, causal), shape)
+    if mask is not None:
+        visible = visible & (np.broadcast_to(np.asarray(mask), shape) == 0)
+    with np.errstate(all="ignore"):
+        z = np.where(visible, scale * np.asarray(x, np.float64), -np.inf)
+        largest = np.max(z, axis=-1, keepdims=True, initial=-np.inf)
+        shift = np.where(largest == -np.inf, 0.0, largest)
+        e = np.where(visible, np.exp(z - shift), 0.0)
+        total = _sum(e)
+        return np.where(visible & (total != 0.0), e / total, 0.0)
+
+
+def _derivative(
+    operands: tuple[Array, Array, Array], terms: tuple[bool, ...], scale: float, visible: Array
+) -> Array:
+    """Returns scale·(u∘v − u⟨v,w⟩ − v⟨u,w⟩ − w⟨u,v⟩), the terms that are asked for."""
+    u, v, w = (np.where(visible, each, 0.0) for each in operands)
+    product, *factors = terms
+    with np.errstate(all="ignore"):
+        total = u * v if product else np.zeros(np.shape(u))
+        for factor, others, is_asked in zip(
+            (u, v, w), ((v, w), (u, w), (u, v)), factors, strict=True
+        ):
+            if is_asked:
+                total = total - factor * _sum(others[0] * others[1])
+        return np.where(visible, scale * total, 0.0)
 
 
 def _scaled(
@@ -181,7 +206,7 @@ class Judge(grid.Judge):
         """Counts hidden elements that are not +0."""
         hidden = np.zeros(self.shape, bool)
         if self.causal:
-            hidden |= ~visible_columns(self.shape, 1)
+            hidden |= ~visible_columns(self.shape, True)
         if (mask := self.given["mask"]) is not None:
             hidden |= np.broadcast_to(mask != 0, self.shape)
         bits = np.ascontiguousarray(result).view(f"u{result.itemsize}")
