@@ -37,7 +37,7 @@ assert not bridge.has_cuda() and not bridge.build_info()["cuda"]
 from bridge.generated.cache import headers
 
 assert headers().is_relative_to(os.path.dirname(bridge.__file__))
-for name in ("nodes.cpp", "lending.h", "lent.h"):
+for name in ("nodes.cpp", "functions.h", "function_table.h"):
     assert (headers() / "bindings" / "torch" / name).is_file()
 import bridge.lang
 

@@ -113,7 +113,7 @@ def test_row_and_column_sums_of_one_section() -> None:
     runs, _ = runs_of(random_call(number, steps_of(number)), np.random.default_rng(number))
     requests = map(requested, runs)
     sources = [source_of(each.program, each.arithmetic, each.dtypes) for each in requests]
-    assert any("at.lane" in source and "add_quarters" in source for source in sources)
+    assert any("at.leaf" in source and "add_quarters" in source for source in sources)
     test_random_programs(number)
 
 

@@ -83,7 +83,8 @@ def placed(mesh: Any, arrays: list[Any], split: P) -> list[Any]:
 def assert_same_bits(ours: Any, expected: Any) -> None:
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
         assert a.dtype == b.dtype
-        np.testing.assert_array_equal(np.asarray(a).view(np.uint8), np.asarray(b).view(np.uint8))
+        a, b = (np.atleast_1d(each).view(np.uint8) for each in (a, b))
+        np.testing.assert_array_equal(a, b)
 
 
 LISTED = listed()
