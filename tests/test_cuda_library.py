@@ -54,7 +54,7 @@ const char* take_book() {
     book += "run " #name " on " + std::to_string((uintptr_t)stream) + "\n"; \
     return 0; \
   }
-OP(softmax) OP(softmax_derivative) OP(program)
+OP(program)
 }
 """
 
@@ -65,7 +65,8 @@ import numpy as np
 import torch
 from bridge import _native
 from bridge.generated import load_built_kernels, built_kernels
-from bridge.ops import SOFTMAX, SoftmaxParams
+from bridge.catalogue.softmax_programs import softmax_program
+from bridge.ops import PROGRAM
 
 _native.set_cuda_library_path({library!r})
 fake = ctypes.CDLL({library!r})
@@ -114,9 +115,11 @@ def build_has(count):
 
 
 def softmax(device):
-    attributes = tuple(SoftmaxParams(1.0, 0, "float32").attributes().values())
+    params = softmax_program(1.0, "float32", (False, False))
+    code = PROGRAM.code(params, ("float32",))
+    attributes = tuple(params.attributes().values())
     x, y = OnGpu(device), OnGpu(device)
-    assert _native.run(SOFTMAX.name, (x, None), (y,), attributes, 1, None) == -1
+    assert _native.run("program", (x,), (y,), attributes, 1, None, code) == -1
 
 
 """
@@ -144,11 +147,11 @@ def test_the_first_call_on_a_device_loads_all_kernels_before(library: Path) -> N
         """
         fake.use_devices(2)
         softmax(1)
-        assert book() == ["preload 1", "run softmax on 1001"]
+        assert book() == ["preload 1", "run program on 1001"]
         softmax(1)
-        assert book() == ["run softmax on 1001"]
+        assert book() == ["run program on 1001"]
         softmax(0)
-        assert book() == ["preload 0", "run softmax on 1000"]
+        assert book() == ["preload 0", "run program on 1000"]
         """,
     )
 
@@ -159,10 +162,10 @@ def test_a_tensor_without_an_exchange_table_is_read_on_torchs_stream(library: Pa
         """
         fake.use_devices(2)
         softmax(0)
-        assert book()[-1] == "run softmax on 1000"
+        assert book()[-1] == "run program on 1000"
         torch._C._cuda_getCurrentRawStream = lambda device: 7
         softmax(0)
-        assert book()[-1] == "run softmax on 7"
+        assert book()[-1] == "run program on 7"
         """,
     )
 
@@ -180,7 +183,7 @@ def test_devices_that_nothing_uses_are_left_alone(library: Path) -> None:
         _native.prepare_cuda()
         assert book() == ["preload 1"]
         softmax(0), softmax(1)
-        assert book() == ["run softmax on 1000", "run softmax on 1001"]
+        assert book() == ["run program on 1000", "run program on 1001"]
         """,
     )
 
@@ -256,15 +259,15 @@ def test_xla_loads_them_when_it_compiles(library: Path) -> None:
             jax.ffi.register_ffi_target(f"{target}_in_stages", stages, platform="cpu")
 
         def call(x):
-            attributes = np.array(
-                list(SoftmaxParams(0.5, 0, "float32").attributes().values()), np.float64
-            )
+            params = softmax_program(0.5, "float32", (False, False))
+            attributes = np.array(list(params.attributes().values()), np.float64)
+            code = np.frombuffer(PROGRAM.code(params, ("float32",)), np.int32)
             call = jax.ffi.ffi_call(
-                "bridge_softmax_in_stages", jax.ShapeDtypeStruct(x.shape, x.dtype)
+                "bridge_program_in_stages", jax.ShapeDtypeStruct(x.shape, x.dtype)
             )
             return call(
-                x, attributes=attributes, count=np.int32(2), slots=np.zeros(1, np.int32),
-                outputs=np.int32(1),
+                x, attributes=attributes, count=np.int32(1), slots=np.zeros(1, np.int32),
+                outputs=np.int32(1), code=code,
             )
 
         x = jnp.arange(32.0).reshape(4, 8)
@@ -285,7 +288,7 @@ def test_threads_wait_until_the_kernels_are_there(library: Path) -> None:
         threads = [threading.Thread(target=softmax, args=(0,)) for _ in range(8)]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
-        assert book() == ["preload 0", *["run softmax on 1000"] * 8]
+        assert book() == ["preload 0", *["run program on 1000"] * 8]
         """,
     )
 

@@ -9,19 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bridge.ops.softmax import JACOBIAN
 
 from bridge import _native
 from bridge.catalogue.bias_dropout_add import bias_dropout_add
-from bridge.lang import philox
-from bridge.ops import (
-    PROGRAM,
-    SOFTMAX,
-    SOFTMAX_DERIVATIVE,
-    ProgramParams,
-    SoftmaxDerivativeParams,
-    SoftmaxParams,
+from bridge.catalogue.softmax_programs import (
+    derivative_program,
+    jacobian_program,
+    softmax_program,
 )
+from bridge.cli.parity.softmax_accuracy import derivative_reference, reference, visible_columns
+from bridge.lang import philox
+from bridge.ops import PROGRAM, ProgramParams
 from bridge.ops.traced import traced
 
 RANKS = range(1, 11)
@@ -39,19 +37,46 @@ def outcome(op: Any, operands: Any, results: Any, params: Any) -> int:
     return _native.run(op.name, tuple(operands), tuple(results), attributes, 2, allocate, *words)
 
 
-def check(op: Any, operands: Any, params: Any, out: Any = None, tolerance: float = 1e-6) -> Any:
+def check(call: Any, out: Any = None, tolerance: float = 1e-6) -> Any:
     """Runs a call into the first result and compares it; returns it."""
+    operands, params, expected = call
     if out is None:
         out = np.full(operands[0].shape, 7, operands[0].dtype)
-    expected = op.reference([None if o is None else o.copy() for o in operands], params)[0]
-    before = [None if o is None else o.tobytes() for o in operands]
-    results = (out, *[None] * (len(op.result_names) - 1))
-    assert outcome(op, operands, results, params) == -1
+    before = [operand.tobytes() for operand in operands]
+    assert outcome(PROGRAM, operands, (out,), params) == -1
     np.testing.assert_allclose(out, expected, rtol=0, atol=tolerance)
     for operand, bytes_before in zip(operands, before, strict=True):
-        if operand is not None and not np.shares_memory(operand, out):
+        if not np.shares_memory(operand, out):
             assert operand.tobytes() == bytes_before
     return out
+
+
+def last_of(x: Any, causal: int) -> tuple[Any, ...]:
+    if not causal:
+        return ()
+    queries, keys = x.shape[-2:]
+    return (np.broadcast_to(np.arange(keys - queries, keys), x.shape[:-1]),)
+
+
+def softmax(x: Any, mask: Any, scale: float, causal: int = 0) -> Any:
+    """Returns operands and parameters of a call, and its value in float64."""
+    given = () if mask is None else (mask,)
+    params = softmax_program(scale, x.dtype.name, (mask is not None, bool(causal)))
+    return (x, *given, *last_of(x, causal)), params, reference(x, mask, scale, bool(causal))
+
+
+def jacobian(u: Any, v: Any, scale: float, causal: int = 0) -> Any:
+    params = jacobian_program(scale, u.dtype.name, bool(causal))
+    visible = visible_columns(u.shape, bool(causal)) & (u != 0)
+    expected = derivative_reference((u, v, u), (True, True, False, False), scale, visible)
+    return (u, v, *last_of(u, causal)), params, expected
+
+
+def derivative(u: Any, v: Any, w: Any, terms: tuple[bool, ...], scale: float, causal: int) -> Any:
+    params = derivative_program(scale, u.dtype.name, terms[0], terms[1:], bool(causal))
+    visible = visible_columns(u.shape, bool(causal))
+    expected = derivative_reference((u, v, w), terms, scale, visible)
+    return (u, v, w, *last_of(u, causal)), params, expected
 
 
 def layout(rng: Any, array: Any, columns: bool = True) -> Any:
@@ -84,7 +109,7 @@ def draw_mask(rng: Any, shape: Any, dtype: str = "bool") -> Any:
 @pytest.mark.parametrize("causal", [0, 1])
 def test_every_broadcast_of_a_mask(rng: Any, dtype: str, causal: int) -> None:
     shape = (2, 3, 4, 5)
-    x, params = draw(rng, shape), SoftmaxParams(0.5, causal, "float32")
+    x = draw(rng, shape)
     for rank in range(5):
         for ones in itertools.product((False, True), repeat=rank):
             own = tuple(
@@ -92,10 +117,11 @@ def test_every_broadcast_of_a_mask(rng: Any, dtype: str, causal: int) -> None:
                 for n, is_one in zip(shape[len(shape) - rank :], ones, strict=True)
             )
             mask = draw_mask(rng, own, dtype)
-            expected = check(SOFTMAX, (x, mask), params)
+            expected = check(softmax(x, mask, 0.5, causal))
             # The same bits from other memory: strided, or expanded with strides of zero.
             expanded = np.broadcast_to(layout(rng, mask, rank > 0), shape)
-            assert check(SOFTMAX, (x, expanded), params).tobytes() == expected.tobytes()
+            again = check(softmax(x, expanded, 0.5, causal))
+            assert again.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("rank", RANKS)
@@ -107,7 +133,7 @@ def test_softmax_of_any_rank(rng: Any, rank: int) -> None:
         mask = None if rng.random() < 0.2 else layout(rng, draw_mask(rng, own), bool(own))
         out = layout(rng, np.zeros(shape, np.float32))
         causal = int(rank > 1 and rng.random() < 0.5)
-        check(SOFTMAX, (x, mask), SoftmaxParams(-1.5, causal, "float32"), out)
+        check(softmax(x, mask, -1.5, causal), out)
 
 
 @pytest.mark.parametrize("rank", RANKS)
@@ -117,11 +143,9 @@ def test_softmax_derivative_of_any_rank(rng: Any, rank: int) -> None:
         u, v, w = (layout(rng, draw(rng, shape)) for _ in range(3))
         out = layout(rng, np.zeros(shape, np.float32))
         causal = int(rank > 1 and rng.random() < 0.5)
-        terms = int(rng.integers(1, 16))
-        params = SoftmaxDerivativeParams(0.7, causal, terms, "float32")
-        check(SOFTMAX_DERIVATIVE, (u, v, w), params, out, 2e-5)
-        params = SoftmaxDerivativeParams(0.7, causal, JACOBIAN, "float32")
-        check(SOFTMAX_DERIVATIVE, (u, v, None), params, out, 2e-5)
+        terms = (True, *(bool(term) for term in rng.integers(0, 2, 3)))
+        check(derivative(u, v, w, terms, 0.7, causal), out, 2e-5)
+        check(jacobian(u, v, 0.7, causal), out, 2e-5)
 
 
 @pytest.mark.parametrize("causal", [0, 1])
@@ -132,31 +156,29 @@ def test_more_dimensions_than_the_kernels_walk(rng: Any, causal: int) -> None:
     for first in (0, 1):
         own = tuple(1 if i % 2 == first else n for i, n in enumerate(shape))
         mask = draw_mask(rng, own)
-        y = check(SOFTMAX, (x, mask), SoftmaxParams(1.0, causal, "float32"))
+        y = check(softmax(x, mask, 1.0, causal))
         expanded = np.ascontiguousarray(np.broadcast_to(mask, shape))
-        again = check(SOFTMAX, (x, expanded), SoftmaxParams(1.0, causal, "float32"))
+        again = check(softmax(x, expanded, 1.0, causal))
         assert y.tobytes() == again.tobytes()
     backwards = x.transpose(*range(11, -1, -1), 12)
-    params = SoftmaxDerivativeParams(0.7, causal, JACOBIAN, "float32")
-    check(SOFTMAX_DERIVATIVE, (x, backwards, None), params, tolerance=2e-5)
+    check(jacobian(x, backwards, 0.7, causal), tolerance=2e-5)
 
 
-def test_columns_that_lie_apart_are_named(rng: Any) -> None:
-    """A contiguous copy of that operand fixes it, and nothing has been written."""
-    shape, params = (2, 3, 4), SoftmaxParams(1.0, 0, "float32")
-    x, out = draw(rng, shape), np.full(shape, 7, np.float32)
-    apart = draw(rng, (2, 3, 8))[..., ::2]
-    mask = np.broadcast_to(draw_mask(rng, (1, 3, 8))[..., ::2], shape)
-    assert outcome(SOFTMAX, (apart, None), (out,), params) == 0
-    assert outcome(SOFTMAX, (x, mask), (out,), params) == 1
-    assert np.all(out == 7)
-    check(SOFTMAX, (np.ascontiguousarray(apart), np.ascontiguousarray(mask[:1])), params)
-    derivative = SoftmaxDerivativeParams(1.0, 0, 15, "float32")
-    for position in range(3):
-        operands = [x] * 3
-        operands[position] = apart
-        assert outcome(SOFTMAX_DERIVATIVE, operands, (out,), derivative) == position
-    assert outcome(SOFTMAX, (x[..., :1], apart[..., :1] > 0), (out[..., :1].copy(),), params) == -1
+def test_columns_that_lie_apart(rng: Any) -> None:
+    """They are read in place, with the bits of a contiguous copy."""
+    shape = (2, 3, 40)
+    x, apart = draw(rng, shape), draw(rng, (2, 3, 80))[..., ::2]
+    mask = np.broadcast_to(draw_mask(rng, (1, 3, 80))[..., ::2], shape)
+    whole = np.ascontiguousarray(apart)
+    for ours, theirs in (
+        (softmax(apart, None, 1.0), softmax(whole, None, 1.0)),
+        (softmax(x, mask, 1.0), softmax(x, np.ascontiguousarray(mask), 1.0)),
+        (jacobian(x, apart, 1.0), jacobian(x, whole, 1.0)),
+    ):
+        assert check(ours, tolerance=2e-5).tobytes() == check(theirs, tolerance=2e-5).tobytes()
+    wide = np.full((2, 3, 80), 7, np.float32)
+    check(softmax(x, None, 1.0), wide[..., ::2])
+    assert np.all(wide[..., 1::2] == 7)
 
 
 def test_no_elements(rng: Any) -> None:
@@ -164,10 +186,8 @@ def test_no_elements(rng: Any) -> None:
         x, out = draw(rng, shape), np.zeros(shape, np.float32)
         own = tuple(min(n, 1) if i % 2 else n for i, n in enumerate(shape))
         for causal in range(min(len(shape), 2)):
-            params = SoftmaxParams(1.0, causal, "float32")
-            assert outcome(SOFTMAX, (x, draw_mask(rng, own)), (out,), params) == -1
-        derivative = SoftmaxDerivativeParams(1.0, 0, JACOBIAN, "float32")
-        assert outcome(SOFTMAX_DERIVATIVE, (x, x, None), (out,), derivative) == -1
+            check(softmax(x, draw_mask(rng, own), 1.0, causal), out)
+        check(jacobian(x, x, 1.0), out)
         operands = (x, draw(rng, shape[-1:]), x.copy(), np.array(5))
         assert outcome(PROGRAM, operands, (out,), dropout("float32")) == -1
 
@@ -225,23 +245,22 @@ def layout_of_pair(rng: Any, shape: tuple[int, ...], dtype: str) -> Any:
 
 def test_results_in_the_memory_of_operands(rng: Any) -> None:
     x, mask = draw(rng, (6, 8)), draw_mask(rng, (6, 8))
-    params = SoftmaxParams(1.0, 0, "float32")
-    (expected,) = SOFTMAX.reference((x, mask), params)
     y = x.copy()
-    assert outcome(SOFTMAX, (y, mask), (y,), params) == -1
+    operands, params, expected = softmax(x, mask, 1.0)
+    assert outcome(PROGRAM, (y, mask), (y,), params) == -1
     np.testing.assert_allclose(y, expected, atol=1e-6)
     halves = np.concatenate([x, x], axis=1)  # the two halves of the rows interleave in memory
-    check(SOFTMAX, (halves[:, :8], mask), params, halves[:, 8:])
+    check(softmax(halves[:, :8], mask, 1.0), halves[:, 8:])
     room = draw(rng, (7, 8))
     bytes_of_y = y.view(np.bool_).reshape(-1)[:48].reshape(6, 8)
     expanded = np.lib.stride_tricks.as_strided(y, (6, 8), (0, 4))
-    for operands, out, message in (
-        ((room[:-1], None), room[1:], "y overlaps x in memory without being the same array"),
-        ((x, bytes_of_y), y, "y overlaps mask in memory"),
-        ((x, None), expanded, "y has elements that share memory with each other"),
+    for (operands, params, _), out, message in (
+        (softmax(room[:-1], None, 1.0), room[1:], "a result overlaps an operand in memory"),
+        (softmax(x, bytes_of_y, 1.0), y, "a result overlaps an operand in memory"),
+        (softmax(x, None, 1.0), expanded, "share memory with each other"),
     ):
         with pytest.raises(ValueError, match=message):
-            outcome(SOFTMAX, operands, (out,), params)
+            outcome(PROGRAM, operands, (out,), params)
     seed, row = np.zeros(1, np.int64), x[0, :2]
     operands = (row, row.copy(), row.copy(), seed.reshape(()))
     with pytest.raises(ValueError, match="a result overlaps an operand in memory"):
@@ -255,26 +274,6 @@ SEED, POINT = np.array(1), np.array(1.0)
 WORDS = PROGRAM.code(dropout("float32"), ("float32",) * 3 + ("int64",))
 
 MALFORMED: list[tuple[str, Any, Any, Any, str]] = [
-    ("softmax", (X, None), (X,), (1.0,), "1 attributes, expected 2"),
-    ("softmax", (X, None), (X, None), (1.0, 0), "2 results, expected 1"),
-    ("softmax", (X, None, None), (X,), (1.0, 0), "3 operands, expected 1 to 2"),
-    ("softmax", (), (X,), (1.0, 0), "0 operands, expected 1 to 2"),
-    ("softmax", (None, X > 0), (X,), (1.0, 0), "x is missing"),
-    ("softmax", (X, None), (None,), (1.0, 0), "y is missing"),
-    ("softmax", (X, X), (X,), (1.0, 0), "mask has dtype float32, expected bool or uint8"),
-    ("softmax", (X, (X > 0)[:2]), (X,), (1.0, 0), r"mask has shape \[2, 3\], expected one that"),
-    ("softmax", (X.astype(int), None), (X,), (1.0, 0), "x has dtype int64, expected float16"),
-    ("softmax", (X, None), (COLUMN,), (1.0, 0), r"y has shape \[3\], expected \[4, 3\], that of x"),
-    ("softmax", (X, None), (X.astype(float),), (1.0, 0), "y has dtype float64, expected float32"),
-    ("softmax", (X, None), (READ_ONLY,), (1.0, 0), "read-?only"),
-    ("softmax", (X, None), (X,), (np.inf, 0), "scale is inf, expected a finite number"),
-    ("softmax", (X, None), (X,), (1.0, 0.5), "causal is 0.5, expected a whole number from 0 to 1"),
-    ("softmax", (COLUMN, None), (COLUMN,), (1.0, 1), "expected at least two dimensions"),
-    ("softmax", (POINT, None), (POINT,), (1.0, 0), "x has shape .*at least one dim"),
-    ("softmax", (X.T, None), (X.T,), (1.0, "x"), "must be real number"),
-    ("softmax_derivative", (X, None, None), (X,), (1.0, 0, 3), "v is missing"),
-    ("softmax_derivative", (X, X, None), (X,), (1.0, 0, 7), "terms is 7, expected 3 where w"),
-    ("softmax_derivative", (X, COLUMN, X), (X,), (1.0, 0, 7), r"v has shape \[3\], expected"),
     ("program", (X, COLUMN, X, SEED), (X,), (3, 0), "batch_ndim is 3, expected a whole number"),
     ("program", (X, COLUMN, X, SEED), (X,), (0, 2.0**60), "index_cols is"),
     ("program", (X, X, X, SEED), (X,), (0, 0), r"operand 1 has shape \[4, 3\]"),
@@ -297,7 +296,6 @@ def test_tensor_without_memory() -> None:
     zeros, out = torch._efficientzerotensor((4, 3)), torch.zeros(4, 3)
     row, seed = torch.zeros(3), torch.tensor(1)
     for op, operands, attributes, words in (
-        ("softmax", (zeros, None), (1.0, 0), ()),
         ("program", (zeros, row, out.clone(), seed), (0, 0), (WORDS,)),
     ):
         with pytest.raises(ValueError, match="no memory"):

@@ -15,7 +15,8 @@ import torch
 import bridge
 import bridge.torch as bt
 from bridge import _native
-from bridge.ops import SOFTMAX, SoftmaxParams
+from bridge.catalogue.softmax_programs import softmax_program
+from bridge.ops import PROGRAM
 from bridge.torch._adapter.kernels import allocate
 from tests.cuda.calls import CALLS, agree, everything, placed
 from tests.cuda.devices import jax_device, needs_gpu, needs_two
@@ -65,9 +66,11 @@ def test_a_call_leaves_a_thread_without_a_context(index: int, rng: np.random.Gen
     torch.cuda.synchronize(index)
 
     def body() -> None:
-        attributes = tuple(SoftmaxParams(0.7).attributes().values())
+        params = softmax_program(0.7, "float32", (False, False))
+        attributes = tuple(params.attributes().values())
+        code = PROGRAM.code(params, ("float32",))
         assert current_context() is None
-        assert _native.run(SOFTMAX.name, (x, None), (y,), attributes, 1, allocate) == -1
+        assert _native.run("program", (x,), (y,), attributes, 1, allocate, code) == -1
         assert current_context() is None
 
     in_a_thread(body)

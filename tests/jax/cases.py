@@ -66,7 +66,7 @@ class Case:
         return tuple(normal(rng, *shape, dtype=dtype) for shape in self.shapes)
 
 
-_SOFTMAX = ("bridge_softmax", "bridge_softmax_derivative")
+_SOFTMAX = ("bridge_program",)
 _DROPOUT = ("bridge_program",)
 _MASK = np.asarray([[0, 1, 0, 1, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [1, 0, 1, 0, 0]], bool)
 _DRAWN = {"p": 0.3, "seed": 2**40 + 5, "offset": 3}

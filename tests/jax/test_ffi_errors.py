@@ -41,8 +41,6 @@ CODE = np.frombuffer(words_of(DROPOUT.program), np.int32)
 
 # Operands, results and attributes of a correct call of each op.
 GOOD: dict[str, tuple[list[Array], list[Array], dict[str, Any]]] = {
-    "softmax": ([X, MASK], [X], attributes(2, [0, 1], 0.5, 0)),
-    "softmax_derivative": ([X, X], [X], attributes(3, [0, 1], 0.5, 0, 3)),
     "program": (
         [X, BIAS, X, SEED],
         [X],
@@ -112,41 +110,6 @@ CALL = [
     ),
 ]
 
-SOFTMAX = [
-    ("scale infinite", None, None, own("softmax", 0, INFINITY), "scale is inf, expected a finite"),
-    ("scale NaN", None, None, own("softmax", 0, NAN), "scale is nan, expected a finite"),
-    ("causal 2", None, None, own("softmax", 1, 2), "causal is 2, expected a whole number from 0"),
-    ("causal NaN", None, None, own("softmax", 1, NAN), "causal is nan"),
-    ("no x", [MASK], None, {"slots": [1]}, "x is missing"),
-    ("x 0-dimensional", [((), "float32")], None, {"slots": [0]}, "x has shape []"),
-    (
-        "causal with one dimension",
-        [BIAS],
-        [BIAS],
-        {"slots": [0], **own("softmax", 1, 1)},
-        "x has shape [3], expected at least two dimensions",
-    ),
-    ("integer x", [((4, 3), "int64"), MASK], None, {}, "x has dtype int64"),
-    ("float mask", [X, X], None, {}, "mask has dtype float32, expected bool or uint8"),
-    ("mask of int8", [X, ((4, 3), "int8")], None, {}, "mask has dtype int8, expected bool"),
-    ("mask too long", [X, ((4,), "bool")], None, {}, "mask has shape [4], expected one that"),
-    ("mask empty", [X, ((0, 3), "bool")], None, {}, "mask has shape [0, 3], expected one that"),
-    ("mask of more dimensions", [X, ((1, 1, 3), "bool")], None, {}, "mask has shape [1, 1, 3]"),
-    ("result of other dtype", None, [((4, 3), "float64")], {}, "y has dtype float64, expected"),
-    ("result of other shape", None, [((3, 4), "float32")], {}, "y has shape [3, 4], expected"),
-]
-
-DERIVATIVE = [
-    ("no terms", None, None, own("softmax_derivative", 2, 0), "terms is 0, expected a whole"),
-    ("terms past the last", None, None, own("softmax_derivative", 2, 16), "terms is 16"),
-    ("terms without w", None, None, own("softmax_derivative", 2, 7), "expected 3 where w is"),
-    ("scale infinite", None, None, own("softmax_derivative", 0, -INFINITY), "scale is -inf"),
-    ("no v", [X], None, {"slots": [0]}, "v is missing"),
-    ("no u", [X], None, {"slots": [1]}, "u is missing"),
-    ("v of other shape", [X, BIAS], None, {}, "v has shape [3], expected [4, 3], that of u"),
-    ("w of other dtype", [X, X, MASK], None, {"slots": [0, 1, 2]}, "w has dtype bool, expected"),
-]
-
 PROGRAM = [
     ("no words", None, None, {"code": CODE[:0]}, "its bytecode cannot be read: it is shorter"),
     ("words too few", None, None, {"code": CODE[:-1]}, "bytecode cannot be read: its instructions"),
@@ -195,15 +158,7 @@ PROGRAM = [
     ("bool residual", [X, BIAS, ((4, 3), "bool"), SEED], None, {}, "the dtype of an operand (2)"),
 ]
 
-CASES: list[Case] = [
-    (op, *case)
-    for op, cases in (
-        ("softmax", SOFTMAX),
-        ("softmax_derivative", DERIVATIVE),
-        ("program", CALL + PROGRAM),
-    )
-    for case in cases
-]
+CASES: list[Case] = [(op, *case) for op, cases in (("program", CALL + PROGRAM),) for case in cases]
 
 
 def attribute(value: Any) -> Any:

@@ -76,7 +76,7 @@ def jacobian(y: Array, v: Approximate, scale: float, causal: bool, arithmetic: s
     """Returns scale·(y∘v − y⟨v,y⟩), where v may have errors; exactly 0 where y is 0."""
     u, size = np.abs(y), np.abs(v.values)
     visible = visible_columns(np.shape(y), causal) & (y != 0.0)
-    values = _derivative((y, v.values, y), (True, True, False, False), scale, visible)
+    values = derivative_reference((y, v.values, y), (True, True, False, False), scale, visible)
     with np.errstate(all="ignore"):
         present = u > 0
         error, size = np.where(present, v.error, 0.0), np.where(present, size, 0.0)
@@ -93,7 +93,7 @@ def jacobian(y: Array, v: Approximate, scale: float, causal: bool, arithmetic: s
 def towards_y(y: Array, g: Array, h: Array, scale: float, causal: bool, arithmetic: str) -> Truth:
     """Returns scale·(h∘g − h⟨g,y⟩ − g⟨h,y⟩), the gradient of ⟨h, jacobian(y)·g⟩ towards y."""
     visible = visible_columns(np.shape(y), causal)
-    values = _derivative((h, g, y), (True, True, True, False), scale, visible)
+    values = derivative_reference((h, g, y), (True, True, True, False), scale, visible)
     with np.errstate(all="ignore"):
         y, g, h = np.abs(y), np.abs(g), np.abs(h)
         with_g, with_h = _sum(g * y), _sum(h * y)
@@ -127,7 +127,7 @@ def reference(x: Array, mask: Array | None, scale: float, causal: bool) -> Array
         return np.where(visible & (total != 0.0), e / total, 0.0)
 
 
-def _derivative(
+def derivative_reference(
     operands: tuple[Array, Array, Array], terms: tuple[bool, ...], scale: float, visible: Array
 ) -> Array:
     """Returns scale·(u∘v − u⟨v,w⟩ − v⟨u,w⟩ − w⟨u,v⟩), the terms that are asked for."""
