@@ -275,8 +275,7 @@ bridge_status run(const bridge_program& given, void* workspace, size_t workspace
   if (const char* error = simt::make_current(memory_of(given), &entered))
     return cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
   try {
-    const HandKernel* const hand = hand_kernel(given);
-    if (hand != nullptr && hand->takes(given, view)) {
+    if (const HandKernel* const hand = hand_kernel(given, view)) {
       const char* error = counts_of(given).rows == 0 ? nullptr : hand->enqueue(given, view, stream);
       simt::restore_current(entered);
       return error == nullptr ? BRIDGE_OK : cuda::fail(BRIDGE_CUDA_ERROR, kName, error);

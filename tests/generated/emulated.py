@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from filelock import FileLock
 from bridge.generated.cache import cached, headers_digest
 from bridge.generated.requests import Request
 from bridge.lang.bytecode import words_of
-from bridge.lang.dtypes import NUMBERS
+from bridge.lang.dtypes import DTYPES, NUMBERS
 from bridge.lang.emission.cuda import cuda_source_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,10 +100,25 @@ def described(request: Request) -> str:
     return " ".join([str(library), *map(str, numbers)])
 
 
+def described_by_hand(request: Request, parameters: int) -> str:
+    """Returns the line that describes a program with kernels written by hand."""
+    words = np.frombuffer(request.words(), np.int32)
+    numbers: list[Any] = ["hand", 16 // DTYPES[request.dtypes[0]].bytes, 0, 0, 0, 0]
+    for some in (request.dtype_numbers(), range(parameters), words):
+        numbers += [len(some), *some]
+    return " ".join(map(str, numbers))
+
+
 def run(requests: list[Request], folder: Path, calls: int, seed: int) -> None:
     """Compares `calls` calls of each program with its definition, in all orders of threads."""
+    run_described([described(request) for request in requests], requests, folder, calls, seed)
+
+
+def run_described(
+    lines: list[str], requests: list[Request], folder: Path, calls: int, seed: int
+) -> None:
     description = folder / "description"
-    description.write_text("\n".join(map(described, requests)) + "\n")
+    description.write_text("\n".join(lines) + "\n")
     done = subprocess.run(
         [str(program_of_emulator()), str(description), str(calls), str(seed)],
         capture_output=True,

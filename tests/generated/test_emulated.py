@@ -23,7 +23,7 @@ from bridge.lang.functions import GELU_KINDS
 from bridge.ops.traced import traced
 from bridge.ops.usual_programs import usual_requests
 from tests.declared.ops import OTHERS, SEVEN
-from tests.generated.emulated import needs_compiler, run
+from tests.generated.emulated import described_by_hand, needs_compiler, run, run_described
 from tests.generated.test_bits import (
     DTYPES,
     constant_in_some_rows,
@@ -83,6 +83,15 @@ def test_weights_that_are_staged(op: str, dtype: str, tmp_path: Path) -> None:
     assert emitted.staged == 1
     assert ("W::kKeepsMore" in emitted.source) == (op != "rms_norm")
     run([request], tmp_path, calls=12, seed=len(op))
+
+
+@pytest.mark.long
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("number", range(24))
+def test_kernels_written_by_hand(number: int, tmp_path: Path) -> None:
+    _, request, parameters = [*ahead_of_time.hand_written()][number]
+    line = described_by_hand(request, parameters)
+    run_described([line], [request], tmp_path, calls=30, seed=number)
 
 
 @pytest.mark.sampled(1)

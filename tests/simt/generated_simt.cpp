@@ -5,8 +5,9 @@
 //   generated_simt <description> [number of calls [seed]]
 //
 // A description is a text of numbers and words without spaces. Each program has: the path of its
-// compiled library, vector, cells, held, kinds, staged, the number of arrays, their dtypes, the
-// number of free constants, their numbers, the number of words, and the words.
+// compiled library, or "hand" for kernels written by hand, vector, cells, held, kinds, staged, the
+// number of arrays, their dtypes, the number of free constants, their numbers, the number of words,
+// and the words.
 #include <bridge/bridge.h>
 #include <dlfcn.h>
 
@@ -35,6 +36,8 @@ struct Compiled {
   std::vector<EmulatedKernel> image;
 };
 
+bool is_by_hand(const Compiled& compiled) { return compiled.path == "hand"; }
+
 bool read_one(std::istream& from, Compiled* to) {
   bridge_program_kernels& kernels = to->kernels;
   int64_t words = 0;
@@ -49,6 +52,11 @@ bool read_one(std::istream& from, Compiled* to) {
   to->words.resize(static_cast<size_t>(from ? words : 0));
   for (int32_t& word : to->words) from >> word;
   if (!from) return false;
+  kernels.code = to->words.data();
+  kernels.words = words;
+  kernels.dtypes = to->dtypes.data();
+  kernels.free = to->free.data();
+  if (is_by_hand(*to)) return true;
   void* const handle = dlopen(to->path.c_str(), RTLD_NOW | RTLD_LOCAL);
   check(handle != nullptr, handle != nullptr ? "" : dlerror());
   for (const char* name : bridge::interpreter::kGeneratedNames) {
@@ -57,10 +65,6 @@ bool read_one(std::istream& from, Compiled* to) {
       to->image.push_back({name, reinterpret_cast<void (*)(const void*)>(found)});
   }
   to->image.push_back({nullptr, nullptr});
-  kernels.code = to->words.data();
-  kernels.words = words;
-  kernels.dtypes = to->dtypes.data();
-  kernels.free = to->free.data();
   kernels.image = to->image.data();
   return true;
 }
@@ -128,14 +132,18 @@ void compare_call(const Compiled& compiled, const bridge_program& sizes) {
         compiled.path + made.text + (status == BRIDGE_OK ? "" : bridge_cuda_last_error()));
 }
 
-void run(Compiled& compiled, int calls) {
+void add(const Compiled& compiled, int64_t before) {
   executor::next_order();
-  const int64_t before = bridge_program_cuda_added_calls();
   const bridge_status status = bridge_program_cuda_add(&compiled.kernels);
   const std::string failure = executor::finish();
   check(failure.empty(), failure);
   check(status == BRIDGE_OK, compiled.path + (status == BRIDGE_OK ? "" : bridge_cuda_last_error()));
   check(bridge_program_cuda_added_calls() == before, "the check of what is added is no call");
+}
+
+void run(Compiled& compiled, int calls) {
+  const int64_t before = bridge_program_cuda_added_calls();
+  if (!is_by_hand(compiled)) add(compiled, before);
   static const int64_t cols[] = {0,   1,   7,    16,   32,   33,   64,   100,  128,  200,
                                  256, 257, 1000, 1024, 1032, 2048, 2500, 8192, 9000, 12288};
   for (int i = 0; i < calls; ++i) {
@@ -231,7 +239,7 @@ int main(int argc, char** argv) {
   for (bool is_first = true;; is_first = false) {
     Compiled compiled;
     if (!read_one(description, &compiled)) break;
-    if (is_first) run_refusals(compiled);
+    if (is_first && !is_by_hand(compiled)) run_refusals(compiled);
     run(compiled, calls);
     bridge_program_cuda_forget();
   }

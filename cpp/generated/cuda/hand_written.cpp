@@ -1,5 +1,6 @@
 #include "generated/cuda/hand_written.h"
 
+#include <atomic>
 #include <vector>
 
 #include "program/program_key.h"
@@ -29,14 +30,21 @@ std::vector<Entry> all_entries() {
   return entries;
 }
 
+std::atomic<int64_t> calls{0};
+
 }  // namespace
 
-const HandKernel* hand_kernel(const bridge_program& call) {
+const HandKernel* hand_kernel(const bridge_program& call, const View& view) {
   static const std::vector<Entry> entries = all_entries();
   const uint64_t hash = hash_of(call.code, call.words);
-  for (const Entry& entry : entries)
-    if (entry.hash == hash && entry.key.is_of(call)) return entry.kernel;
+  for (const Entry& entry : entries) {
+    if (entry.hash != hash || !entry.key.is_of(call) || !entry.kernel->takes(call, view)) continue;
+    calls.fetch_add(1, std::memory_order_relaxed);
+    return entry.kernel;
+  }
   return nullptr;
 }
+
+int64_t hand_kernel_calls() { return calls.load(std::memory_order_relaxed); }
 
 }  // namespace bridge::interpreter

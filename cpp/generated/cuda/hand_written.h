@@ -33,8 +33,12 @@ struct HandWrittenPrograms {
 
 HandWrittenPrograms hand_written_programs();
 
-// Returns the kernel for the bytecode and the dtypes of a call; NULL if there is none. Thread-safe.
-const HandKernel* hand_kernel(const bridge_program& call);
+// Returns the kernel that takes a call on the current device, and counts the call; NULL if there is
+// none. Thread-safe.
+const HandKernel* hand_kernel(const bridge_program& call, const View& view);
+
+// Returns how many calls have got a kernel.
+int64_t hand_kernel_calls();
 
 }  // namespace bridge::interpreter
 

@@ -13,6 +13,7 @@
 #include "drivers/columns/column_sums_cuda.h"
 #include "drivers/integers.h"
 #include "drivers/rows/row_sum_tree.h"
+#include "generated/cuda/hand_written.h"
 #include "generated/cuda/kernels.h"
 #include "program/interpreter.h"
 
@@ -319,5 +320,6 @@ const char* launch_generated(const GeneratedKernels& kernels, const GeneratedLau
 }  // namespace bridge::interpreter
 
 extern "C" BRIDGE_EXPORT int64_t bridge_program_cuda_added_calls(void) {
-  return bridge::interpreter::calls.load(std::memory_order_relaxed);
+  return bridge::interpreter::calls.load(std::memory_order_relaxed) +
+         bridge::interpreter::hand_kernel_calls();
 }
