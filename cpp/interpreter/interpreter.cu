@@ -276,7 +276,9 @@ bridge_status run(const bridge_program& given, void* workspace, size_t workspace
     return cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
   try {
     if (const HandKernel* const hand = hand_kernel(given, view)) {
-      const char* error = counts_of(given).rows == 0 ? nullptr : hand->enqueue(given, view, stream);
+      const Counts counts = counts_of(given);
+      const bool is_empty = counts.batches == 0 || counts.rows == 0;
+      const char* error = is_empty ? nullptr : hand->enqueue(given, view, stream);
       simt::restore_current(entered);
       return error == nullptr ? BRIDGE_OK : cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
     }

@@ -48,8 +48,7 @@ struct Memory {
   static char* row_of(MemoryParts& parts, const bridge_program& call,
                       const bridge_program_array& array) {
     const bool is_adjacent = array.col_stride == 1 || array.col_stride == 0 || call.cols <= 1;
-    return is_adjacent ? nullptr
-                       : parts.take<char>(call.cols * interpreter::element_bytes(array.dtype));
+    return is_adjacent ? nullptr : parts.take<char>(call.cols * element_bytes(array.dtype));
   }
 };
 
@@ -116,7 +115,7 @@ class Caller {
 
   RunOperand operand(int32_t i) {
     const bridge_program_array& array = call_.operand[i];
-    const int64_t bytes = interpreter::element_bytes(array.dtype);
+    const int64_t bytes = element_bytes(array.dtype);
     if (memory_.row[i] == nullptr) return {here_.data(array), here_.row_stride(array) * bytes};
     gather(bytes, here_.data(array), array.col_stride, memory_.row[i], call_.cols);
     return {memory_.row[i], 0};
@@ -124,7 +123,7 @@ class Caller {
   RunOperand output() {
     const bridge_program_array& array = call_.result[0];
     if (char* const row = memory_.row[kMostOperands]) return {row, 0};
-    return {here_.data(array), here_.row_stride(array) * interpreter::element_bytes(array.dtype)};
+    return {here_.data(array), here_.row_stride(array) * element_bytes(array.dtype)};
   }
   const Memory& memory() const { return memory_; }
   bool has_last() const { return has_last_; }
@@ -133,7 +132,7 @@ class Caller {
  private:
   void scatter_result() {
     const bridge_program_array& array = call_.result[0];
-    scatter(interpreter::element_bytes(array.dtype), memory_.row[kMostOperands], here_.data(array),
+    scatter(element_bytes(array.dtype), memory_.row[kMostOperands], here_.data(array),
             array.col_stride, call_.cols);
   }
 
