@@ -10,6 +10,7 @@ from bridge.catalogue.declaration import declared
 from bridge.catalogue.labels import at_label, is_column
 from bridge.catalogue.softmax import check_scale
 from bridge.lang.functions import beyond_largest
+from bridge.ops.scalars import LARGEST_FLOAT32
 
 
 def _check_scale(function: str, name: str, value: Any) -> float:
@@ -20,7 +21,16 @@ _CHECKS = {"scale": _check_scale}
 
 
 def _scaled(x: Any, scale: float) -> Any:
-    return x if scale == 1 else x * scale
+    if scale == 1:
+        return x
+    # A scale beyond float32 is a product of several factors: infinity times 0 would be NaN.
+    count = 0
+    while abs(scale) > LARGEST_FLOAT32:
+        scale, count = scale * 2.0**-64, count + 1
+    x = x * scale
+    for _ in range(count):
+        x = x * 2.0**64
+    return x
 
 
 @declared(keep=("largest", "rest"), checks=_CHECKS)

@@ -203,10 +203,8 @@ def check_scale(function: str, scale: Any) -> float:
     return scale
 
 
-def backward_params(
-    function: str, g: Spec, y: Spec, scale: Any, *, causal: bool = False
-) -> ProgramParams:
-    """The same for the call on y, its cotangent g, and `last` if `causal`.
+def check_backward(function: str, g: Spec, y: Spec, scale: Any, *, causal: bool = False) -> float:
+    """The same for a cotangent g of a value y of softmax.
 
     Raises:
       TypeError, ValueError: as `check_softmax` does for y; also if g has another dtype or shape.
@@ -218,7 +216,7 @@ def backward_params(
         raise ValueError(
             f"{function}: g has shape {list(g.shape)}, expected {list(y.shape)}, the shape of y"
         )
-    return jacobian_program(scale, y.dtype, causal)
+    return scale
 
 
 def _check_mask(function: str, x: Spec, mask: Spec) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -297,3 +298,21 @@ REFUSED: dict[str, Refusal] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_input_in_the_same_words(case: str) -> None:
     assert_refused(REFUSED[case])
+
+
+@each
+@pytest.mark.parametrize("scale", [1e39, -1e39, 3e200])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_scale_beyond_float32(own: Any, dtype: str, scale: float) -> None:
+    """The scale times 0 is 0, and equal elements have equal probabilities."""
+    x = own.array(np.zeros((2, 4), dtype))
+    expected = np.full((2, 4), -math.log(4))
+    np.testing.assert_allclose(own.numpy(own.ops.log_softmax(x, scale)), expected, rtol=1e-6)
+    found = own.numpy(own.ops.logsumexp(x, scale))
+    np.testing.assert_allclose(found, -expected[:, 0], rtol=1e-6)
+    labels = own.array(np.zeros(2, np.int32))
+    found = own.numpy(own.ops.token_log_probs(x, labels, scale=scale))
+    np.testing.assert_allclose(found, expected[:, 0], rtol=1e-6)
+    ones = own.array(np.asarray([[0.0, 1.0]], dtype))
+    found = own.numpy(own.ops.logsumexp(ones, abs(scale)))
+    assert found[0] == (pytest.approx(abs(scale)) if dtype == "float64" else math.inf)

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge.catalogue.softmax import backward_params, forward_params
-from bridge.ops import PROGRAM
+from bridge._private.torch import constant_to_dynamo
+from bridge.catalogue.softmax import check_backward, check_softmax
+from bridge.catalogue.softmax_programs import arithmetic_of, jacobian_program, softmax_program
+from bridge.ops import PROGRAM, ProgramParams
 from bridge.torch._adapter import arrays
 from bridge.torch._adapter.autograd import is_watched
 from bridge.torch._adapter.checks import check_flags, check_tensors
@@ -175,7 +177,8 @@ def last_columns(x: Any) -> Any:
     if not isinstance(x, Tensor) or x.dim() < 2:
         return None
     # A tiny call would wait for it. A GPU's memory may belong to the graph of a capture.
-    if type(x) is Tensor and x.device.type == "cpu" and not is_watched((x,)):
+    is_stored = not torch.compiler.is_compiling() and x.device.type == "cpu"
+    if is_stored and type(x) is Tensor and not is_watched((x,)):
         return _last_columns(x.shape)
     return arrays.last_columns(x)
 
@@ -186,14 +189,27 @@ def _last_columns(shape: torch.Size) -> Tensor:
         return arrays.last_columns(torch.empty(()).expand(shape))
 
 
+# Dynamo must not trace the tracing of a program: its text is a constant of the graph.
+@constant_to_dynamo
+def _forward_code(scale: float, dtype: str, masked: bool, causal: bool) -> str:
+    return softmax_program(scale, dtype, (masked, causal)).code
+
+
+@constant_to_dynamo
+def _backward_code(scale: float, dtype: str, causal: bool) -> str:
+    return jacobian_program(scale, dtype, causal).code
+
+
 def forward_entry(function: str, *, masked: bool = False, causal: bool = False) -> Any:
     """Returns run(scale, operands, out) for x, a mask if `masked`, last columns if `causal`."""
 
     def check(scale: Any, operands: tuple[Any, ...]) -> Any:
         x, mask = operands[0], operands[1] if masked else None
         check_tensors(function, 1 + masked, x=x, mask=mask)
-        mask_spec = None if mask is None else spec_of(mask)
-        return forward_params(function, spec_of(x), mask_spec, scale, causal=causal)
+        mask_spec, of_x = None if mask is None else spec_of(mask), spec_of(x)
+        scale = check_softmax(function, of_x, mask_spec, scale, causal=causal)
+        code = _forward_code(scale, of_x.dtype, masked, causal)
+        return ProgramParams(code, arithmetic_of(of_x.dtype), of_x.dtype)
 
     return entry(function, PROGRAM, float, check)
 
@@ -204,7 +220,10 @@ def _backward_entry(causal: bool) -> Any:
     def check(scale: Any, operands: tuple[Any, ...]) -> Any:
         y, g = operands[:2]
         check_tensors(function, 2, y=y, g=g)
-        return backward_params(function, spec_of(g), spec_of(y), scale, causal=causal)
+        of_y = spec_of(y)
+        scale = check_backward(function, spec_of(g), of_y, scale, causal=causal)
+        code = _backward_code(scale, of_y.dtype, causal)
+        return ProgramParams(code, arithmetic_of(of_y.dtype), of_y.dtype)
 
     return entry(function, PROGRAM, float, check)
 
