@@ -28,16 +28,16 @@ OPS: dict[str, tuple[Callable[..., Any], str, str]] = {
         "bridge_program",
         "bridge_program",
     ),
-    "scaled_softmax": (bj.scaled_softmax, "bridge_softmax", "bridge_softmax_derivative"),
+    "scaled_softmax": (bj.scaled_softmax, "bridge_program", "bridge_program"),
     "scaled_masked_softmax": (
         lambda x: bj.scaled_masked_softmax(x, _MASK),
-        "bridge_softmax",
-        "bridge_softmax_derivative",
+        "bridge_program",
+        "bridge_program",
     ),
     "scaled_causal_softmax": (
         bj.scaled_causal_softmax,
-        "bridge_softmax",
-        "bridge_softmax_derivative",
+        "bridge_program",
+        "bridge_program",
     ),
 }
 every_op = pytest.mark.parametrize("name", OPS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import weakref
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,11 @@ from torch.autograd import grad
 from torch.func import jvp, vmap
 from torch.library import opcheck
 
+from bridge.catalogue.softmax_programs import (
+    derivative_program,
+    jacobian_program,
+    softmax_program,
+)
 from bridge.torch import (
     scaled_causal_softmax,
     scaled_masked_softmax,
@@ -188,16 +194,19 @@ def test_scale_is_not_rounded(draw: Any) -> None:
 
 def test_opcheck(draw: Any) -> None:
     x = draw(4, 5, dtype=torch.float32, grad=True)
-    attributes = {"scale": 0.5, "causal": 0, "y": "float32"}
-    for operands in ((x, MASK), (x.detach().T.contiguous().T, MASK.byte())):
-        opcheck(torch.ops.bridge.softmax.default, operands, attributes)
-    u, v, third = (draw(4, 5, grad=True) for _ in range(3))
-    for w, terms in ((None, 3), (third, 15)):
-        opcheck(
-            torch.ops.bridge.softmax_derivative.default,
-            (u, v, w),
-            {"scale": 0.5, "causal": 1, "terms": terms, "full": "float64"},
-        )
+    u, v, w = (draw(4, 5, grad=True) for _ in range(3))
+    last = torch.arange(4)
+    for operands, params in (
+        ((x, MASK), softmax_program(0.5, "float32", (True, False))),
+        (
+            (x.detach().T.contiguous().T, MASK.byte()),
+            softmax_program(0.5, "float32", (True, False)),
+        ),
+        ((u, v, last), jacobian_program(0.5, "float64", True)),
+        ((u, v, w), derivative_program(0.5, "float64", True, (True,) * 3, False)),
+    ):
+        given = (*operands, *[None] * (8 - len(operands)))
+        opcheck(torch.ops.bridge.program.few, given, asdict(params))
 
 
 @pytest.mark.usefixtures("fresh_compiler")
