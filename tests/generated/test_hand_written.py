@@ -30,7 +30,9 @@ def drawn(rng, shape, dtype):
     x[places] = rng.choice(SPECIAL, places.sum())
     with np.errstate(over="ignore"):
         x = torch.tensor(x).to(getattr(torch, dtype))
-    kind = int(rng.integers(0, 4))
+    kind = int(rng.integers(0, 5))
+    if kind == 4:  # one element for all columns
+        return x[..., :1].expand(shape)
     if kind == 1:  # columns that are not adjacent
         return x.transpose(-1, -2).contiguous().transpose(-1, -2)
     if kind == 2:  # a slice of longer rows

@@ -40,14 +40,17 @@ struct Memory {
     if (buffered_cols < kLeastBuffered) buffered_cols = kLeastBuffered;
     buffer = parts.take<char>(buffered_cols * real_bytes);
     for (int32_t i = 0; i < call.operands; ++i)
-      if (view.operand_role(i) != Role::label) row[i] = row_of(parts, call, call.operand[i]);
-    row[kMostOperands] = row_of(parts, call, call.result[0]);
+      if (view.operand_role(i) != Role::label)
+        row[i] = row_of(parts, call, call.operand[i], view.operand_role(i) == Role::mask);
+    row[kMostOperands] = row_of(parts, call, call.result[0], false);
   }
 
  private:
+  // `may_repeat`: a single element may serve the whole row.
   static char* row_of(MemoryParts& parts, const bridge_program& call,
-                      const bridge_program_array& array) {
-    const bool is_adjacent = array.col_stride == 1 || array.col_stride == 0 || call.cols <= 1;
+                      const bridge_program_array& array, bool may_repeat) {
+    const bool is_adjacent =
+        array.col_stride == 1 || (array.col_stride == 0 && may_repeat) || call.cols <= 1;
     return is_adjacent ? nullptr : parts.take<char>(call.cols * element_bytes(array.dtype));
   }
 };
