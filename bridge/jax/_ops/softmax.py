@@ -38,8 +38,7 @@ def scaled_softmax(x: ArrayLike, scale: float = 1.0, *, sink: ArrayLike | None =
     transformation of JAX applies, derivatives of any order included. Donated memory is reused in
     place: under `jax.jit(f, donate_argnums=0)` the result takes the memory of x if x is an
     argument of f itself and this is its last use in f. `jax.export` must be told about the kernels:
-    `disabled_checks=[jax.export.DisabledSafetyCheck.custom_call(name)]` for `"bridge_softmax"` and,
-    with derivatives, `"bridge_softmax_derivative"`.
+    `disabled_checks=[jax.export.DisabledSafetyCheck.custom_call("bridge_program")]`.
 
     Args:
       x: `[..., d]`, float16, bfloat16, float32 or float64.
