@@ -30,7 +30,7 @@ SOURCES = [
     "interpreter/interpreter.cu",
     "drivers/columns/column_sums.cu",
     "ops/softmax/softmax.cu",
-    "ops/softmax/softmax_derivative.cu",
+    "ops/softmax/jacobian.cu",
 ]
 ARCHS = ["80", "90", "100"]
 # The flags of cpp/cuda/CMakeLists.txt.
@@ -45,7 +45,7 @@ LIMITS = {
     ("90", f"{op} {dtype} to {cols} columns"): limit
     for op, limits in {
         "softmax": {"bfloat16": 24.0, "float16": 24.0, "float32": 52.0},
-        "softmax_derivative": {"bfloat16": 26.0, "float16": 26.0, "float32": 30.0},
+        "jacobian": {"bfloat16": 26.0, "float16": 26.0, "float32": 30.0},
     }.items()
     for dtype, limit in limits.items()
     for cols in (128, 256, 512, 1024)
@@ -122,30 +122,19 @@ def readable(symbol: str) -> tuple[str, int | None]:
     """Returns the kernel's readable name and its bytes per element (None for run-time dtypes)."""
     dtype_of = r"(?:([df])|N?S\d?_?N?S?\d*_?(?:4math)?\d*(bfloat16|float16)E)"
     rows = re.search(
-        r"\d(softmax(?:_derivative)?)\d+(Rows|Jacobian|General)KernelINS_4rows\d+(Group|Block|Cluster)TeamI"
+        r"\d(softmax|jacobian)\d+(?:Rows|Jacobian)KernelINS_4rows\d+(Group|Block|Cluster)TeamI"
         + dtype_of
         + r"Li(\d+)E(?:Li(\d+)E)?.*?(Lb1E)?E+EvNT_6Params",
         symbol,
     )
     if rows:
-        dtype, size = DTYPES[rows[4] or rows[5]]
-        threads, vectors = int(rows[6]), int(rows[7] or 1)
-        columns = threads * vectors * 16 // size if rows[3] == "Group" else threads * 1024
-        to = f"to {columns} columns" if rows[3] != "Cluster" else "in clusters"
-        kind = " general" if rows[2] == "General" else "" if rows[8] else " any alignment"
+        dtype, size = DTYPES[rows[3] or rows[4]]
+        threads, vectors = int(rows[5]), int(rows[6] or 1)
+        columns = threads * vectors * 16 // size if rows[2] == "Group" else threads * 1024
+        to = f"to {columns} columns" if rows[2] != "Cluster" else "in clusters"
+        kind = "" if rows[7] else " any alignment"
         name = f"{rows[1]} {dtype} {to}{kind}"
         return name, None if kind else size
-    segments = re.search(r"\d(softmax(?:_derivative)?)\d+SegmentKernelI" + dtype_of, symbol)
-    if segments:
-        step = re.search(r"4StepE(\d)E(?:Lb(\d)E)?", symbol)
-        steps = ("largest", "sum", "store") if segments[1] == "softmax" else ("dots", "store")
-        kind = " general" if step and step[2] == "0" else ""
-        dtype = DTYPES[segments[2] or segments[3]][0]
-        return f"{segments[1]} {dtype} segments {steps[int(step[1])] if step else ''}{kind}", None
-    nodes = re.search(r"NodesKernelINS\w*?_\d+(Sum|Largest)E(NS\w*?PartsI)?([df])", symbol)
-    if nodes:
-        parts = " parts" if nodes[2] else ""
-        return f"nodes {nodes[1].lower()} {DTYPES[nodes[3]][0]}{parts}", None
     program = re.search(r"ProgramKernelI([df])Li(\d+)E", symbol)
     if program:
         dtype = DTYPES[program[1]][0]
@@ -226,7 +215,7 @@ def inspect(
             arch, name, int(match[5]), int(match[2]), int(match[3]), int(match[4])
         )
         instructions, labels = code.get(match[1], ([], {}))
-        if name.startswith("softmax"):
+        if name.startswith(("softmax", "jacobian")):
             way = plain_way(instructions, labels)
             report.longest_instructions = len(longest_way(instructions, labels))
             if way and size:
