@@ -3,7 +3,6 @@
 #define BRIDGE_DRIVERS_ROWS_ROW_TEAM_CUH_
 
 #include "cuda/division.h"
-#include "drivers/integers.h"
 #include "drivers/rows/row_layout.h"
 #include "drivers/rows/row_tree.cuh"
 
@@ -189,10 +188,11 @@ BRIDGE_DEVICE void find_row(const RowLayout<kArrays>& layout, int64_t row,
   for (int a = 0; a < kFound; ++a) offset[a] += row * layout.step[a][0];
 }
 
-// Integers of any dtype: the last column that each row sees. `data` is NULL if all are seen.
+// Integers of 32 or 64 bits: the last column that each row sees. `bytes` of an integer; 0 if all
+// columns are seen.
 struct LastColumns {
   const char* data;
-  int32_t dtype;
+  int32_t bytes;
 };
 
 // Returns the number of columns that a row sees. `array` is the place of `last` in the layout.
@@ -207,9 +207,11 @@ BRIDGE_DEVICE int visible_columns(const RowLayout<kArrays>& layout, int array,
     row = above;
   }
   offset += row * layout.step[array][0];
-  const int64_t column = interpreter::load_integer(last.dtype, last.data + offset);
-  const int64_t seen = column < 0 ? 0 : column < layout.cols ? column + 1 : layout.cols;
-  return static_cast<int>(seen);
+  const char* const at = last.data + offset;
+  const int64_t column = last.bytes == 8 ? *reinterpret_cast<const int64_t*>(at)
+                                         : *reinterpret_cast<const int32_t*>(at);
+  const int64_t seen = column < layout.cols ? column + 1 : layout.cols;
+  return seen < 0 ? 0 : static_cast<int>(seen);
 }
 
 // A mask with a bit for each element of a vector from element `count` (any number) on.

@@ -46,7 +46,8 @@ const KernelLists& lists_of(const bridge_program& call) { return kKernels[call.o
 
 bool takes(const bridge_program& call, const View&) {
   const KernelLists& lists = lists_of(call);
-  return has_adjacent_columns(call, 2) &&
+  const bridge_program_array* const last = call.operands > 2 ? &call.operand[2] : nullptr;
+  return reads_last(last) && has_adjacent_columns(call, 2) &&
          (call.cols <= lists.any.most_cols() || lists.clusters[0].blocks_of(call.cols) > 0);
 }
 
@@ -62,7 +63,9 @@ Params make_params(const bridge_program& call, const View& view) {
   params.data[kU] = static_cast<char*>(call.operand[0].data);
   params.data[kV] = static_cast<char*>(call.operand[1].data);
   params.data[kOutput] = static_cast<char*>(call.result[0].data);
-  if (last != nullptr) params.last = {static_cast<const char*>(last->data), last->dtype};
+  if (last != nullptr)
+    params.last = {static_cast<const char*>(last->data),
+                   static_cast<int32_t>(element_bytes(last->dtype))};
   params.scale_single = math::softmax_derivative_scale<float>(parameter(view, 0));
   params.scale_double = parameter(view, 0);
   return params;

@@ -56,7 +56,7 @@ struct Row {
     for (int a = 0; a < kLast; ++a) data[a] = reinterpret_cast<T*>(params.data[a] + offset[a]);
     cols = exists ? static_cast<int>(params.layout.cols) : 0;
     visible = cols;
-    if (params.last.data != nullptr && exists)
+    if (params.last.bytes != 0 && exists)
       visible = rows::visible_columns(params.layout, kLast, params.last, row);
   }
 

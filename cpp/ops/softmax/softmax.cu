@@ -59,7 +59,7 @@ bool takes(const bridge_program& call, const View& view) {
   if (mask != nullptr && mask->col_stride != 0 && mask->col_stride != 1 && call.cols > 1)
     return false;
   const KernelLists& lists = lists_of(call);
-  return has_adjacent_columns(call, 1) &&
+  return reads_last(last_of(call, view)) && has_adjacent_columns(call, 1) &&
          (call.cols <= lists.any.most_cols() || lists.clusters[0].blocks_of(call.cols) > 0);
 }
 
@@ -107,7 +107,9 @@ Params make_params(const bridge_program& call, const View& view) {
     params.mask_for_rows = mask->col_stride == 0;
     if (last == nullptr) rows::join_readers(params.layout, kMask);
   }
-  if (last != nullptr) params.last = {static_cast<const char*>(last->data), last->dtype};
+  if (last != nullptr)
+    params.last = {static_cast<const char*>(last->data),
+                   static_cast<int32_t>(element_bytes(last->dtype))};
   set_scale(call.operand[0].dtype, view, &params);
   return params;
 }

@@ -86,7 +86,7 @@ struct Row {
     output = reinterpret_cast<T*>(params.output + offset[kOutput]);
     cols = exists ? static_cast<int>(params.layout.cols) : 0;
     visible = cols;
-    if (params.last.data != nullptr && exists)
+    if (params.last.bytes != 0 && exists)
       visible = rows::visible_columns(params.layout, kLast, params.last, row);
     mask = params.mask;
     if (mask == nullptr) return;

@@ -26,6 +26,11 @@ inline bool has_adjacent_columns(const bridge_program& call, int floats) {
   return is_adjacent || call.cols == 1;
 }
 
+// Returns true if the kernels read integers of this dtype, or there are none.
+inline bool reads_last(const bridge_program_array* last) {
+  return last == nullptr || last->dtype == BRIDGE_INT32 || last->dtype == BRIDGE_INT64;
+}
+
 inline RowSpace space_of(const bridge_program& call) {
   RowSpace space{call.dims, {}, call.cols};
   for (int d = 0; d < call.dims; ++d) space.size[d] = call.size[d];
