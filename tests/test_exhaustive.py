@@ -57,7 +57,9 @@ def test_all_that_pass_give_status_0(tmp_path: Path) -> None:
 def test_it_can_be_ended(tmp_path: Path) -> None:
     """After Ctrl-C during a part, the part is ended too, and no other begins."""
     code = (
-        "import sys; from pathlib import Path; from scripts.exhaustive import Part, run\n"
+        "import signal, sys; from pathlib import Path; from scripts.exhaustive import Part, run\n"
+        # A shell's background job ignores Ctrl-C, and so would this process.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "wait = 'import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(600)'\n"
         "fakes = {'long': Part('', (sys.executable, '-c', wait)), 'never': Part('', ('true',))}\n"
         f"sys.exit(run(fakes, Path({str(tmp_path)!r})))"

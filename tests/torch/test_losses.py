@@ -130,7 +130,7 @@ def test_what_liger_predicts(reduction: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "uint64"])
 def test_what_liger_predicts_for_labels_of_any_dtype(dtype: str) -> None:
-    """As uint8, -100 is 156: a label, which is not ignored."""
+    """The label 156 of uint8, which has the bits of -100, is not ignored."""
     logits = torch.randn(3, 200)
     labels = torch.tensor([0, 156 if dtype != "int8" else 56, 7])
     options = {"lse_square_scale": 0.1, "return_z_loss": True, "return_predicted_tokens": True}
