@@ -9,14 +9,8 @@
 
 namespace {
 
-using LoadKernels = const char* (*)();
-
-// The loaders of all ops.
-constexpr LoadKernels kOps[] = {
-    bridge::interpreter::load_kernels,
-    bridge::softmax_kernel.load,
-    bridge::jacobian_kernel.load,
-};
+constexpr const bridge::interpreter::HandKernel* kByHand[] = {&bridge::softmax_kernel,
+                                                              &bridge::jacobian_kernel};
 
 // Loads every kernel onto the current device. A captured stream cannot record the loading, and CUDA
 // forbids it during a capture (to this thread, or to all threads) unless the thread declares that
@@ -26,10 +20,9 @@ const char* load_all() {
   if (const char* error = bridge::simt::message_of(cudaThreadExchangeStreamCaptureMode(&mode))) {
     return error;
   }
-  const char* error = nullptr;
-  for (LoadKernels load : kOps) {
-    error = load();
-    if (error != nullptr) break;
+  const char* error = bridge::interpreter::load_kernels();
+  for (const bridge::interpreter::HandKernel* kernel : kByHand) {
+    if (error == nullptr) error = kernel->load();
   }
   cudaThreadExchangeStreamCaptureMode(&mode);
   return error;

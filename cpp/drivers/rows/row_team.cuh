@@ -169,23 +169,22 @@ BRIDGE_DEVICE void for_each_row(int64_t rows, Visit&& visit) {
   }
 }
 
-// Finds the offsets (bytes) of a row in the first kFound arrays.
-template <int kArrays, int kFound>
+// Finds the offsets (bytes) of a row in all arrays; those of absent arrays are 0.
+template <int kArrays>
 BRIDGE_DEVICE void find_row(const RowLayout<kArrays>& layout, int64_t row,
-                            int64_t (&offset)[kFound]) {
-  static_assert(kFound <= kArrays);
+                            int64_t (&offset)[kArrays]) {
 #pragma unroll
-  for (int a = 0; a < kFound; ++a) offset[a] = 0;
+  for (int a = 0; a < kArrays; ++a) offset[a] = 0;
 #pragma unroll 1
   for (int d = layout.dims - 1; d > 0; --d) {
     const int64_t above = simt::divide(row, layout.size[d]);
     const int64_t index = row - above * layout.size[d];
     row = above;
 #pragma unroll
-    for (int a = 0; a < kFound; ++a) offset[a] += index * layout.step[a][d];
+    for (int a = 0; a < kArrays; ++a) offset[a] += index * layout.step[a][d];
   }
 #pragma unroll
-  for (int a = 0; a < kFound; ++a) offset[a] += row * layout.step[a][0];
+  for (int a = 0; a < kArrays; ++a) offset[a] += row * layout.step[a][0];
 }
 
 // Integers of 32 or 64 bits: the last column that each row sees. `bytes` of an integer; 0 if all
@@ -195,23 +194,15 @@ struct LastColumns {
   int32_t bytes;
 };
 
-// Returns the number of columns that a row sees. `array` is the place of `last` in the layout.
-template <int kArrays>
-BRIDGE_DEVICE int visible_columns(const RowLayout<kArrays>& layout, int array,
-                                  const LastColumns& last, int64_t row) {
-  int64_t offset = 0;
-#pragma unroll 1
-  for (int d = layout.dims - 1; d > 0; --d) {
-    const int64_t above = simt::divide(row, layout.size[d]);
-    offset += (row - above * layout.size[d]) * layout.step[array][d];
-    row = above;
-  }
-  offset += row * layout.step[array][0];
+// Returns the number of columns that a row sees. `offset` is the row's in `last`.
+BRIDGE_DEVICE int visible_columns(const LastColumns& last, int64_t offset, int cols) {
   const char* const at = last.data + offset;
-  const int64_t column = last.bytes == 8 ? *reinterpret_cast<const int64_t*>(at)
-                                         : *reinterpret_cast<const int32_t*>(at);
-  const int64_t seen = column < layout.cols ? column + 1 : layout.cols;
-  return seen < 0 ? 0 : static_cast<int>(seen);
+  int column = *reinterpret_cast<const int32_t*>(at);  // the lower half of 64 bits
+  if (last.bytes == 8) {
+    const int upper = *reinterpret_cast<const int32_t*>(at + 4);
+    if (upper != column >> 31) column = upper < 0 ? -1 : cols;
+  }
+  return column >= cols ? cols : column < 0 ? 0 : column + 1;
 }
 
 // A mask with a bit for each element of a vector from element `count` (any number) on.

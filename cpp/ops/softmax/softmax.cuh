@@ -80,14 +80,13 @@ struct Row {
   BRIDGE_DEVICE Row(const Params& params, int64_t index) {
     const bool exists = index < params.layout.rows;
     const int64_t row = exists ? index : 0;
-    int64_t offset[kLast];
+    int64_t offset[kArrays];
     rows::find_row(params.layout, row, offset);
     x = reinterpret_cast<const T*>(params.x + offset[kX]);
     output = reinterpret_cast<T*>(params.output + offset[kOutput]);
     cols = exists ? static_cast<int>(params.layout.cols) : 0;
     visible = cols;
-    if (params.last.bytes != 0 && exists)
-      visible = rows::visible_columns(params.layout, kLast, params.last, row);
+    if (params.last.bytes != 0) visible = rows::visible_columns(params.last, offset[kLast], cols);
     mask = params.mask;
     if (mask == nullptr) return;
     mask += offset[kMask];
