@@ -40,8 +40,8 @@ LEVELS = [
         (
             HALVES[1],
             SHARED,
-            "bridge.ops: op definitions",
-            "arguments · derivative rules · reference",
+            "bridge.ops: the op that runs programs",
+            "shapes · derivative rules · reference",
         ),
     ],
     [
@@ -65,7 +65,12 @@ LEVELS = [
             "generated kernels",
             "from one program, compiled by\nthe build or at run time",
         ),
-        (RIGHT, KERNEL, "softmax kernels", "for each CPU instruction set,\nand for CUDA"),
+        (
+            RIGHT,
+            KERNEL,
+            "kernels written by hand",
+            "of softmax, for the CPU and CUDA,\nwith the interpreter's bits",
+        ),
     ],
     [
         (
