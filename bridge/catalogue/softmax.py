@@ -20,7 +20,7 @@ from typing import Any
 from bridge.catalogue.softmax_programs import (
     derivative_program,
     jacobian_program,
-    softmax_program,
+    params_of,
 )
 from bridge.lang.dtypes import FLOATING, OF_MASKS
 from bridge.ops.definition import Call, Operands, Places, Spec
@@ -172,12 +172,7 @@ def check_softmax(
 
 
 def forward_params(
-    function: str,
-    x: Spec,
-    mask: Spec | None,
-    scale: Any,
-    *,
-    causal: bool = False,
+    function: str, scale: Any, x: Spec, mask: Spec | None = None, *, causal: bool = False
 ) -> ProgramParams:
     """Checks the arguments; returns the parameters of the call on x, mask and `last`.
 
@@ -187,7 +182,7 @@ def forward_params(
       TypeError, ValueError: as `check_softmax`.
     """
     scale = check_softmax(function, x, mask, scale, causal=causal)
-    return softmax_program(scale, x.dtype, (mask is not None, causal))
+    return params_of("softmax", scale, x.dtype, (mask is not None, causal))
 
 
 def check_scale(function: str, scale: Any) -> float:
@@ -203,8 +198,12 @@ def check_scale(function: str, scale: Any) -> float:
     return scale
 
 
-def check_backward(function: str, g: Spec, y: Spec, scale: Any, *, causal: bool = False) -> float:
-    """The same for a cotangent g of a value y of softmax.
+def backward_params(
+    function: str, scale: Any, y: Spec, g: Spec, *, causal: bool = False
+) -> ProgramParams:
+    """Checks the arguments; returns the parameters of the backward pass on y, g and `last`.
+
+    `last` is there if `causal`.
 
     Raises:
       TypeError, ValueError: as `check_softmax` does for y; also if g has another dtype or shape.
@@ -216,7 +215,7 @@ def check_backward(function: str, g: Spec, y: Spec, scale: Any, *, causal: bool 
         raise ValueError(
             f"{function}: g has shape {list(g.shape)}, expected {list(y.shape)}, the shape of y"
         )
-    return scale
+    return params_of("jacobian", scale, y.dtype, causal)
 
 
 def _check_mask(function: str, x: Spec, mask: Spec) -> None:

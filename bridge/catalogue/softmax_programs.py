@@ -227,6 +227,17 @@ def derivative_program(
     return _params(softmax_derivative, present, static, dtype, place)
 
 
+def text_of(kind: str, scale: float, dtype: str, present: Any) -> str:
+    """Returns the serialized softmax or jacobian, which dynamo takes as a constant."""
+    program: Any = {"softmax": softmax_program, "jacobian": jacobian_program}[kind]
+    return program(scale, dtype, present).code  # type: ignore[no-any-return]
+
+
+def params_of(kind: str, scale: float, dtype: str, present: Any) -> ProgramParams:
+    """Returns the parameters of a call of the softmax or jacobian."""
+    return ProgramParams(text_of(kind, scale, dtype, present), arithmetic_of(dtype), dtype)
+
+
 def _params(
     function: Any,
     present: tuple[bool, ...],

@@ -151,7 +151,7 @@ def as_scale(function: str, scale: Any) -> float:
 def _compiled(function: str, scale: float, causal: bool) -> Any:
     def run(x: Any, mask: Any) -> jax.Array:
         x, mask = as_arrays(x, mask)
-        params = forward_params(function, spec_of(x), spec_of(mask), scale, causal=causal)
+        params = forward_params(function, scale, spec_of(x), spec_of(mask), causal=causal)
         given = (x, mask, arrays.last_columns(x) if causal else None)
         operands = tuple([operand for operand in given if operand is not None])
         return call(PROGRAM, operands, params)[0]

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from bridge.catalogue.softmax import check_scale, check_softmax
+from bridge.catalogue.softmax import check_scale, check_softmax, forward_params
+from bridge.torch._adapter.arrays import last_columns
 from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._ops.sinks import softmax_with_sink
 from bridge.torch._ops.softmax import (
-    forward_entry,
-    last_columns,
+    program_entry,
     scaled_causal_softmax,
     scaled_masked_softmax,
     scaled_softmax,
@@ -296,7 +296,9 @@ def fused_softmax(x: Tensor, mask: Tensor | None, scale: float, causal: bool) ->
 
 
 _entries = {
-    (masked, causal): forward_entry(_NAME, masked=masked, causal=causal)
+    (masked, causal): program_entry(
+        _NAME, ("x", "mask")[: 1 + masked], forward_params, causal=causal
+    )
     for masked in (False, True)
     for causal in (False, True)
 }

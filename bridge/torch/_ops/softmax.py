@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bridge._private.torch import constant_to_dynamo
-from bridge.catalogue.softmax import check_backward, check_softmax
-from bridge.catalogue.softmax_programs import arithmetic_of, jacobian_program, softmax_program
-from bridge.ops import PROGRAM, ProgramParams
-from bridge.torch._adapter import arrays
-from bridge.torch._adapter.autograd import is_watched
+from bridge.catalogue.softmax import backward_params, forward_params
+from bridge.catalogue.softmax_programs import text_of
+from bridge.ops import PROGRAM
+from bridge.torch._adapter.arrays import last_columns
 from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.entry import entry
 from bridge.torch._adapter.kernels import spec_of
@@ -172,64 +169,30 @@ def scaled_softmax_backward(
     return _backward(scale, (y, g), out)
 
 
-def last_columns(x: Any) -> Any:
-    """Returns the last column that each query sees; None for an x that the checks refuse."""
-    if not isinstance(x, Tensor) or x.dim() < 2:
-        return None
-    # A tiny call would wait for it. A GPU's memory may belong to the graph of a capture.
-    is_stored = not torch.compiler.is_compiling() and x.device.type == "cpu"
-    if is_stored and type(x) is Tensor and not is_watched((x,)):
-        return _last_columns(x.shape)
-    return arrays.last_columns(x)
-
-
-@functools.lru_cache(maxsize=64)
-def _last_columns(shape: torch.Size) -> Tensor:
-    with torch.inference_mode(mode=False):
-        return arrays.last_columns(torch.empty(()).expand(shape))
-
-
 # Dynamo must not trace the tracing of a program: its text is a constant of the graph.
-@constant_to_dynamo
-def _forward_code(scale: float, dtype: str, masked: bool, causal: bool) -> str:
-    return softmax_program(scale, dtype, (masked, causal)).code
+constant_to_dynamo(text_of)
 
 
-@constant_to_dynamo
-def _backward_code(scale: float, dtype: str, causal: bool) -> str:
-    return jacobian_program(scale, dtype, causal).code
+def program_entry(
+    function: str, names: tuple[str, ...], params: Any, *, causal: bool = False
+) -> Any:
+    """Returns run(scale, operands, out) for operands of these names, then last columns if `causal`.
 
-
-def forward_entry(function: str, *, masked: bool = False, causal: bool = False) -> Any:
-    """Returns run(scale, operands, out) for x, a mask if `masked`, last columns if `causal`."""
+    params(function, scale, *specs, causal=causal) checks them and returns the call's parameters.
+    """
 
     def check(scale: Any, operands: tuple[Any, ...]) -> Any:
-        x, mask = operands[0], operands[1] if masked else None
-        check_tensors(function, 1 + masked, x=x, mask=mask)
-        mask_spec, of_x = None if mask is None else spec_of(mask), spec_of(x)
-        scale = check_softmax(function, of_x, mask_spec, scale, causal=causal)
-        code = _forward_code(scale, of_x.dtype, masked, causal)
-        return ProgramParams(code, arithmetic_of(of_x.dtype), of_x.dtype)
+        given = dict(zip(names, operands, strict=False))  # without the last columns
+        check_tensors(function, len(names), **given)
+        return params(function, scale, *map(spec_of, given.values()), causal=causal)
 
     return entry(function, PROGRAM, float, check)
 
 
-def _backward_entry(causal: bool) -> Any:
-    function = "scaled_softmax_backward"
-
-    def check(scale: Any, operands: tuple[Any, ...]) -> Any:
-        y, g = operands[:2]
-        check_tensors(function, 2, y=y, g=g)
-        of_y = spec_of(y)
-        scale = check_backward(function, spec_of(g), of_y, scale, causal=causal)
-        code = _backward_code(scale, of_y.dtype, causal)
-        return ProgramParams(code, arithmetic_of(of_y.dtype), of_y.dtype)
-
-    return entry(function, PROGRAM, float, check)
-
-
-_scaled = forward_entry("scaled_softmax")
-_masked = forward_entry("scaled_masked_softmax", masked=True)
-_causal = forward_entry("scaled_causal_softmax", causal=True)
-_backward = _backward_entry(causal=False)
-_causal_backward = _backward_entry(causal=True)
+_scaled = program_entry("scaled_softmax", ("x",), forward_params)
+_masked = program_entry("scaled_masked_softmax", ("x", "mask"), forward_params)
+_causal = program_entry("scaled_causal_softmax", ("x",), forward_params, causal=True)
+_backward, _causal_backward = (
+    program_entry("scaled_softmax_backward", ("y", "g"), backward_params, causal=causal)
+    for causal in (False, True)
+)
