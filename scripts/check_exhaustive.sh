@@ -27,11 +27,10 @@ repeated() { # so many calls of a check, from a seed that the log names
 case ${1:-} in
   random-calls)
     repeated build/check-cpp/program_check 4000
-    repeated build/check-cpp/softmax_check 4000
+    repeated build/check-cpp/hand_written_check 400
     ;;
   emulator)
     repeated build/check-simt/interpreter_simt 2000
-    repeated build/check-simt/softmax_simt 4000
     ;;
   accuracy-dropout)
     "$(compiled dropout_keep_rate)" 28

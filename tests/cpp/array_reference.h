@@ -6,28 +6,12 @@
 #include <bridge/bridge.h>
 #include <string.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "drivers/dtypes.h"
 #include "math/convert.h"
 
 namespace bridge::reference {
-
-// A buffer of exactly this many bytes, so that a sanitizer detects an access one byte past its end.
-class Memory {
- public:
-  explicit Memory(int64_t bytes) : bytes_(static_cast<size_t>(bytes), 0xA5) {}
-  char* data() { return reinterpret_cast<char*>(bytes_.data()); }
-  int64_t size() const { return static_cast<int64_t>(bytes_.size()); }
-  void assign_from(const Memory& other) {
-    std::copy(other.bytes_.begin(), other.bytes_.end(), bytes_.begin());
-  }
-  bool operator==(const Memory& other) const { return bytes_ == other.bytes_; }
-
- private:
-  std::vector<unsigned char> bytes_;
-};
 
 template <class Real>
 void store(void* data, int32_t dtype, int64_t index, Real value) {

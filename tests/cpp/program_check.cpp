@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <memory>
-
+#include "arena.h"
 #include "drivers/rows/row_sum_tree.h"
 #include "generated/cpu/programs.h"
 #include "program_reference.h"
@@ -20,48 +19,6 @@ namespace {
 
 using namespace bridge::random;  // NOLINT: the parts of a check
 using bridge::interpreter::View;
-
-// Allocates exactly `bytes` bytes on the heap, so that a sanitizer detects an access beside them.
-class Arena {
- public:
-  char* allocate(int64_t bytes) {
-    const auto count = static_cast<size_t>(bytes);
-    pieces_.push_back({std::unique_ptr<char[]>(new char[count > 0 ? count : 1]()), count});
-    return pieces_.back().data.get();
-  }
-  std::vector<std::vector<char>> contents() const {
-    std::vector<std::vector<char>> all;
-    for (const Piece& piece : pieces_)
-      all.emplace_back(piece.data.get(), piece.data.get() + piece.bytes);
-    return all;
-  }
-  void restore(const std::vector<std::vector<char>>& contents) {
-    for (size_t i = 0; i < pieces_.size(); ++i) {
-      std::copy(contents[i].begin(), contents[i].end(), pieces_[i].data.get());
-    }
-  }
-
- private:
-  struct Piece {
-    std::unique_ptr<char[]> data;
-    size_t bytes;
-  };
-  std::vector<Piece> pieces_;
-};
-
-const int64_t kCols[] = {0,   1,   2,   3,    7,    8,    15,   16,   31,   32,   33,  64,  100,
-                         127, 128, 129, 255,  256,  257,  300,  511,  512,  513,  600, 767, 768,
-                         769, 900, 999, 1023, 1024, 1025, 1100, 1537, 2048, 2500, 3073};
-
-View view_of(const std::vector<int32_t>& words) {
-  View view;
-  const char* why = nullptr;
-  if (!bridge::interpreter::read(words.data(), static_cast<int64_t>(words.size()), &view, &why)) {
-    check(false, std::string("a program that was written is refused: ") + why);
-    exit(1);
-  }
-  return view;
-}
 
 ProgramSize any_size() {
   ProgramSize size;

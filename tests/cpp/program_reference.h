@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "array_reference.h"
+#include "drivers/integers.h"
 #include "math/philox.h"
 #include "program/elementwise.h"
-#include "drivers/integers.h"
 #include "program/interpreter.h"
 
 namespace bridge::reference {

@@ -13,8 +13,6 @@
 
 namespace bridge::random {
 
-using reference::Memory;
-
 inline int passed = 0, failed = 0;
 
 inline void check(bool holds, const std::string& what) {
@@ -27,8 +25,8 @@ inline int64_t pick(int64_t count) {
   return static_cast<int64_t>(random_bits() % static_cast<uint64_t>(count));
 }
 inline bool chance(int percent) { return pick(100) < percent; }
-template <size_t n>
-int64_t pick_from(const int64_t (&values)[n]) {
+template <class T, size_t n>
+T pick_from(const T (&values)[n]) {
   return values[pick(n)];
 }
 

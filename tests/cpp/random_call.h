@@ -3,6 +3,7 @@
 #define BRIDGE_TESTS_RANDOM_CALL_H_
 
 #include <bridge/bridge.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <algorithm>
@@ -29,6 +30,22 @@ struct ProgramCall {
   ProgramCall(const ProgramCall&) = delete;
   ProgramCall& operator=(const ProgramCall&) = delete;
 };
+
+// Numbers of columns around the steps of vectors, chunks and their parts.
+inline const int64_t kCols[] = {0,    1,    2,    3,    7,    8,    15,  16,  31,  32,
+                                33,   64,   100,  127,  128,  129,  255, 256, 257, 300,
+                                511,  512,  513,  600,  767,  768,  769, 900, 999, 1023,
+                                1024, 1025, 1100, 1537, 2048, 2500, 3073};
+
+inline View view_of(const std::vector<int32_t>& words) {
+  View view;
+  const char* why = nullptr;
+  if (!bridge::interpreter::read(words.data(), static_cast<int64_t>(words.size()), &view, &why)) {
+    check(false, std::string("a program that was written is refused: ") + why);
+    exit(1);
+  }
+  return view;
+}
 
 using Allocate = std::function<char*(int64_t bytes)>;
 

@@ -51,16 +51,6 @@ class Arena {
   std::vector<Piece> pieces_;
 };
 
-View view_of(const std::vector<int32_t>& words) {
-  View view;
-  const char* why = nullptr;
-  if (!read(words.data(), static_cast<int64_t>(words.size()), &view, &why)) {
-    check(false, std::string("a program that was written is refused: ") + why);
-    std::exit(1);
-  }
-  return view;
-}
-
 // Returns the largest size in bytes that bridge.h allows for the workspace.
 size_t promised_bytes(const View& view, const bridge_program& call) {
   int64_t batches = 1, rows = 1, sums = 0;
