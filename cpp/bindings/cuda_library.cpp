@@ -36,12 +36,9 @@ Loaded load() {
   }
   CudaLibrary& library = loaded.library;
   std::string* why = &loaded.why;
-  for (size_t i = 0; i < kOpCount; ++i) {
-    const std::string name = std::string("bridge_") + kOps[i]->counts.name + "_cuda";
-    library.ops[i].run = dlsym(handle, name.c_str());
-    library.ops[i].workspace = dlsym(handle, (name + "_workspace").c_str());
-  }
-  loaded.ok = find(handle, "bridge_cuda_last_error", &library.last_error, why) &&
+  loaded.ok = find(handle, "bridge_program_cuda_workspace", &library.workspace, why) &&
+              find(handle, "bridge_program_cuda", &library.run, why) &&
+              find(handle, "bridge_cuda_last_error", &library.last_error, why) &&
               find(handle, "bridge_cuda_device_count", &library.device_count, why) &&
               find(handle, "bridge_cuda_archs", &library.archs, why) &&
               find(handle, "bridge_cuda_preload", &library.preload, why) &&
@@ -60,14 +57,6 @@ uint64_t bit_of(int32_t device) {
 }
 
 }  // namespace
-
-const CudaEntry* CudaLibrary::entry_of(const Op& op, std::string* why) const {
-  for (size_t i = 0; i < kOpCount; ++i) {
-    if (kOps[i] == &op && ops[i].run != nullptr && ops[i].workspace != nullptr) return &ops[i];
-  }
-  *why = std::string("the CUDA library has no ") + op.counts.name;
-  return nullptr;
-}
 
 void set_cuda_library_path(const std::string& path) { library_path = path; }
 

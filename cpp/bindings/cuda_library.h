@@ -4,12 +4,13 @@
 
 #include <string>
 
-#include "bindings/calls/op.h"
+#include "bridge/bridge.h"
 
 namespace bridge::bindings {
 
 struct CudaLibrary {
-  CudaEntry ops[kOpCount];  // in the order of kOps
+  decltype(&::bridge_program_cuda_workspace) workspace = nullptr;
+  decltype(&::bridge_program_cuda) run = nullptr;
   decltype(&::bridge_cuda_last_error) last_error = nullptr;
   decltype(&::bridge_cuda_device_count) device_count = nullptr;
   decltype(&::bridge_cuda_archs) archs = nullptr;
@@ -19,9 +20,6 @@ struct CudaLibrary {
   decltype(&::bridge_program_cuda_add) add_kernels = nullptr;
   decltype(&::bridge_program_cuda_added_calls) added_calls = nullptr;
   decltype(&::bridge_program_cuda_forget) forget_kernels = nullptr;
-
-  // Returns the entry points of an op; nullptr if the library lacks it, with the reason in *why.
-  const CudaEntry* entry_of(const Op& op, std::string* why) const;
 };
 
 // Loads every kernel onto a device before the first launch on it, if there is a library and the

@@ -46,16 +46,14 @@ const bp::CudaLibrary& require_cuda() {
 nb::capsule target(void* handler) { return nb::capsule(handler, "xla._CUSTOM_CALL_TARGET"); }
 
 nb::dict ffi_handlers() {
+  nb::dict stages;
+  stages["instantiate"] = target(bp::ffi_cuda_instantiate());
+  stages["execute"] = target(bp::ffi_cuda());
+  nb::dict platforms;
+  platforms["cpu"] = target(bp::ffi_cpu());
+  platforms["CUDA"] = stages;
   nb::dict targets;
-  for (const bp::FfiHandlers& handlers : bp::ffi_handlers()) {
-    nb::dict platforms;
-    nb::dict stages;
-    stages["instantiate"] = target(bp::ffi_cuda_instantiate());
-    stages["execute"] = target(handlers.cuda);
-    platforms["cpu"] = target(handlers.cpu);
-    platforms["CUDA"] = stages;
-    targets[(std::string("bridge_") + handlers.op->counts.name).c_str()] = platforms;
-  }
+  targets[bp::kFfiTarget] = platforms;
   return targets;
 }
 

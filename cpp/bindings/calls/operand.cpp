@@ -1,7 +1,5 @@
 #include "bindings/calls/operand.h"
 
-#include <cstring>
-
 namespace bridge::bindings {
 
 const char* describe_dtype(int32_t dtype) {
@@ -30,11 +28,6 @@ bool is_empty(const Operand& operand) {
 void* address_of(const Operand& operand) {
   alignas(16) static char nowhere[16];
   return operand.data != nullptr ? operand.data : nowhere;
-}
-
-bool same_shape(const Operand& a, const Operand& b) {
-  return a.ndim == b.ndim &&
-         (a.ndim == 0 || std::memcmp(a.shape, b.shape, sizeof(int64_t) * a.ndim) == 0);
 }
 
 }  // namespace bridge::bindings

@@ -1,4 +1,4 @@
-// A tensor from DLPack or XLA FFI in the common form that ops read.
+// A tensor from DLPack or XLA FFI in the common form that calls read.
 #ifndef BRIDGE_BINDINGS_CALLS_OPERAND_H_
 #define BRIDGE_BINDINGS_CALLS_OPERAND_H_
 
@@ -56,7 +56,6 @@ inline int64_t elements_of(const Operand& operand) {
   return elements;
 }
 
-bool same_shape(const Operand& a, const Operand& b);
 inline bool same_device(const Operand& a, const Operand& b) {
   return a.device == b.device && a.device_index == b.device_index;
 }

@@ -1,5 +1,8 @@
 // Binding of programs: places the arrays of each role over the rows and the columns of a call.
-#include "bindings/calls/op.h"
+#include "bindings/calls/program_call.h"
+
+#include <cstdio>
+
 #include "bindings/calls/overlap.h"
 #include "program/interpreter.h"
 #include "program/program.h"
@@ -13,12 +16,19 @@ using interpreter::View;
 constexpr size_t kMaxArrays = kMaxOperands + kMaxResults;
 // The most leading dimensions, before some are merged.
 constexpr int32_t kMaxLeading = 64;
+constexpr double kExactHighest = 9007199254740992.0;  // 2^53: exact for whole numbers up to it
 
-struct BoundProgram : bridge_program {
-  bridge_program_array operand_arrays[kMaxOperands];
-  bridge_program_array result_arrays[kMaxResults];
-  const interpreter::KnownProgram* known;
-};
+// Reads an attribute that must be a whole number from 0 to `highest`.
+bool read_whole(const char* name, double value, double highest, int64_t* out, CallError* error) {
+  if (value >= 0 && value <= highest) {  // false for NaN
+    *out = static_cast<int64_t>(value);
+    if (static_cast<double>(*out) == value) return true;
+  }
+  char text[128];
+  std::snprintf(text, sizeof text, "%s is %.17g, expected a whole number from 0 to %.17g", name,
+                value, highest);
+  return error->set(text);
+}
 
 class ProgramBinding {
  public:
@@ -41,7 +51,7 @@ class ProgramBinding {
     call.code = arguments_.code.words;
     call.words = arguments_.code.count;
     call.cols = cols_;
-    if (!read_whole("index_cols", arguments_.attributes[1], 0, kExactHighest, &call.index_cols,
+    if (!read_whole("index_cols", arguments_.attributes[1], kExactHighest, &call.index_cols,
                     error_)) {
       return false;
     }
@@ -102,9 +112,11 @@ class ProgramBinding {
   bool read_space() {
     const Operand& first = *arrays_[0];
     const bool halves = role_of(0) == Role::halves;
-    if (!read_whole("batch_ndim", arguments_.attributes[0], 0, first.ndim, &batch_ndim_, error_)) {
+    int64_t batch_ndim = 0;
+    if (!read_whole("batch_ndim", arguments_.attributes[0], first.ndim, &batch_ndim, error_)) {
       return false;
     }
+    batch_ndim_ = static_cast<int32_t>(batch_ndim);
     has_columns_ = first.ndim > batch_ndim_;
     leading_ = has_columns_ ? first.ndim - 1 : first.ndim;
     if (leading_ > kMaxLeading) return error_->set(name_of(0) + " has too many dimensions");
@@ -355,32 +367,24 @@ class ProgramBinding {
   int64_t stride_[kMaxArrays][kMaxLeading];
 };
 
-// The op that runs programs. Operands and results are the program's; attributes: batch_ndim,
-// index_cols.
-struct Program {
-  using Bound = BoundProgram;
-  using CudaWorkspace = decltype(&::bridge_program_cuda_workspace);
-  using CudaRun = decltype(&::bridge_program_cuda);
-  static constexpr OpCounts kCounts{"program", 1, kMaxOperands, kAsInCode, 2};
-
-  static bool bind(const Arguments& call, BoundProgram* out, CallError* error) {
-    return ProgramBinding(call, out, error).bind();
-  }
-
-  static int64_t elements(const BoundProgram& bound) {
-    int64_t rows = 1;
-    for (int32_t d = 0; d < bound.dims; ++d) rows *= bound.size[d];
-    return rows * (bound.cols > 0 ? bound.cols : 1);
-  }
-
-  static bridge_status run_on_cpu(const BoundProgram* call, const bridge_executor* executor) {
-    return interpreter::run_on_cpu(*call, call->known, executor);
-  }
-};
-
 }  // namespace
 
-extern const Op kProgram;
-const Op kProgram = make_op<Program>();
+bool bind(const Arguments& arguments, BoundProgram* call, CallError* error) {
+  if (arguments.operand_count < 1 || arguments.operand_count > kMaxOperands) {
+    return error->set(std::to_string(arguments.operand_count) + " operands, expected 1 to " +
+                      std::to_string(kMaxOperands));
+  }
+  if (arguments.attribute_count != kAttributes) {
+    return error->set(std::to_string(arguments.attribute_count) + " attributes, expected " +
+                      std::to_string(kAttributes));
+  }
+  return ProgramBinding(arguments, call, error).bind();
+}
+
+int64_t elements_of(const BoundProgram& call) {
+  int64_t rows = 1;
+  for (int32_t d = 0; d < call.dims; ++d) rows *= call.size[d];
+  return rows * (call.cols > 0 ? call.cols : 1);
+}
 
 }  // namespace bridge::bindings

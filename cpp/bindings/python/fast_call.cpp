@@ -25,19 +25,16 @@ bool is_compact(const Operand& operand) {
   return true;
 }
 
-// Returns true if operand `i` is a scalar that the kernels would take for rows. For instance, a
-// bias added to a scalar is an error, and the kernels do not detect it. Programs check the roles of
-// all operands but the first.
-bool is_doubtful(const Op& op, const Operand& operand, size_t i) {
-  return operand.ndim == 0 && is_floating(operand.dtype) && (i == 0 || !has_code(op));
-}
+// Returns true if the first operand is a scalar that the kernels would take for rows. For instance,
+// a bias added to a scalar is an error, and the kernels do not detect it. Programs check the roles
+// of the other operands.
+bool is_doubtful(const Operand& first) { return first.ndim == 0 && is_floating(first.dtype); }
 
-// Calls plan.met(device) before the first call of a variant with code on a device (-1: the CPU), so
-// that the plan can have the program compiled. Devices from 62 on are reported again with every
-// call.
+// Calls plan.met(device) before the first call of a variant on a device (-1: the CPU), so that the
+// plan can have the program compiled. Devices from 62 on are reported again with every call.
 void meet(const Variant& variant, int32_t device) {
   const uint64_t bit = device < 62 ? uint64_t{1} << (device + 1) : 0;
-  if (variant.bytes == nullptr || (variant.met & bit) != 0) return;
+  if ((variant.met & bit) != 0) return;
   variant.met |= bit;
   PyObject* answer = PyObject_CallMethod(variant.plan, "met", "i", static_cast<int>(device));
   if (answer == nullptr) PyErr_Clear();  // the call does not depend on it
@@ -47,9 +44,8 @@ void meet(const Variant& variant, int32_t device) {
 // True if the kernels read an operand where it lies. Programs walk any strides; but a result is
 // laid out like an operand by torch's Python functions, which keep the strides, so those need a
 // compact one. Memory from C++ is compact whatever the operand is.
-bool can_walk(const Kernel& self, const Given& given, size_t i) {
-  const Operand& operand = given.operands()[i];
-  return is_compact(operand) || (has_code(*self.op) && given.table() != nullptr);
+bool can_walk(const Given& given, size_t i) {
+  return given.table() != nullptr || is_compact(given.operands()[i]);
 }
 
 // Returns the variant for an ordinary call: the kernels can read the operands, which are of dtypes
@@ -57,10 +53,10 @@ bool can_walk(const Kernel& self, const Given& given, size_t i) {
 const Variant* find_variant(const Kernel& self, const Given& given) {
   const Operand* operands = given.operands();
   const size_t count = given.size();
+  if (operands[0].present && is_doubtful(operands[0])) return nullptr;
   for (size_t i = 0; i < count; ++i) {
     if (!operands[i].present) continue;
-    if (is_doubtful(*self.op, operands[i], i)) return nullptr;
-    if (!can_walk(self, given, i) || !given.holds_its_values(i)) return nullptr;
+    if (!can_walk(given, i) || !given.holds_its_values(i)) return nullptr;
   }
   for (const Variant& variant : *self.variants) {
     if (variant.operand_count != count) continue;
@@ -93,9 +89,8 @@ int run_into(const Kernel& self, const Variant& variant, const Given& given, con
                            : ask_number(self.frontend.get_num_threads);
   void* stream;
   if (threads < 1 || !given.find_stream(&stream)) return kRaised;
-  return run({*self.op,
-              {given.operands(), given.size(), results, variant.result_count, variant.attributes,
-               self.op->counts.attributes, fresh, variant.code},
+  return run({{given.operands(), given.size(), results, variant.result_count, variant.attributes,
+               kAttributes, variant.code, fresh},
               static_cast<int32_t>(threads),
               stream,
               self.frontend.allocate,
@@ -146,7 +141,7 @@ PyObject* differentiate(const Variant& variant, PyObject* const* objects, size_t
   PyObject* arguments[kMaxOperands + 1] = {variant.plan};
   size_t given = 1;
   for (size_t i = 0; i < count; ++i) {
-    if (variant.bytes == nullptr || objects[i] != Py_None) arguments[given++] = objects[i];
+    if (objects[i] != Py_None) arguments[given++] = objects[i];
   }
   PyObject* outputs = PyObject_VectorcallMethod(kRecord, arguments, given, nullptr);
   if (outputs == nullptr) return nullptr;

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <deque>
 
-#include "bindings/calls/op.h"
+#include "bindings/calls/program_call.h"
 #include "bindings/python/frontend.h"
 #include "program/interpreter.h"
 
@@ -31,12 +31,12 @@ struct Made {
 struct Variant {
   size_t operand_count;
   int32_t dtypes[kMaxOperands];  // as in Operand, or kUnwanted for an absent operand
-  double attributes[kMaxAttributes];
+  double attributes[kAttributes];
   size_t result_count;
   Made results[kMaxResults];
   PyObject* made;   // the tuple that `results` was read from
   PyObject* plan;   // its method record(*operands) lets autograd record a call
-  PyObject* bytes;  // object that holds `code`, or null
+  PyObject* bytes;  // object that holds `code`
   Code code;
   interpreter::KnownProgram program;  // of `code`, if `code.known` points here
   mutable uint64_t met = 0;           // one bit for each device on which plan.met was called
@@ -44,7 +44,6 @@ struct Variant {
 
 struct Kernel {
   PyObject_HEAD vectorcallfunc vectorcall;
-  const Op* op;
   PyObject* frontend_tuple;
   Frontend frontend;
   std::deque<Variant>* variants;  // a deque: adding leaves the others in place (see `compute`)

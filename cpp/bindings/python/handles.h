@@ -7,7 +7,7 @@
 
 #include <cstddef>
 
-#include "bindings/calls/op.h"
+#include "bindings/calls/program_call.h"
 #include "bindings/python/frontend.h"
 #include "bindings/python/tensors.h"
 

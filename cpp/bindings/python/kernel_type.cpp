@@ -34,13 +34,12 @@ bool read_made(PyObject* object, size_t arrays, Made* result) {
                           &result->dtype) != 0;
 }
 
-// kernel.add(dtypes, attributes, made, plan[, code]): adds a variant for operands of these dtypes.
+// kernel.add(dtypes, attributes, made, plan, code): adds a variant for operands of these dtypes.
 PyObject* add(PyObject* object, PyObject* arguments) {
   auto& self = *reinterpret_cast<Kernel*>(object);
   PyObject *dtypes, *attributes;
   Variant variant;
-  variant.bytes = nullptr;
-  if (!PyArg_ParseTuple(arguments, "O!O!O!O|O!", &PyTuple_Type, &dtypes, &PyTuple_Type, &attributes,
+  if (!PyArg_ParseTuple(arguments, "O!O!O!OO!", &PyTuple_Type, &dtypes, &PyTuple_Type, &attributes,
                         &PyTuple_Type, &variant.made, &variant.plan, &PyBytes_Type,
                         &variant.bytes)) {
     return nullptr;
@@ -52,13 +51,13 @@ PyObject* add(PyObject* object, PyObject* arguments) {
     return nullptr;
   }
   variant.result_count = static_cast<size_t>(PyTuple_GET_SIZE(variant.made));
-  if (!can_have_results(*self.op, variant.result_count)) {
-    PyErr_Format(PyExc_ValueError, "%s: there are not %zu results", self.op->counts.name,
-                 variant.result_count);
+  if (variant.result_count > kMaxResults) {
+    PyErr_Format(PyExc_ValueError, "%zu results, expected at most %zu", variant.result_count,
+                 kMaxResults);
     return nullptr;
   }
-  if (!read_attributes(*self.op, attributes, variant.attributes) ||
-      !read_code(*self.op, variant.bytes, &variant.code)) {
+  if (!read_attributes(attributes, variant.attributes) ||
+      !read_code(variant.bytes, &variant.code)) {
     return nullptr;
   }
   for (size_t i = 0; i < variant.operand_count; ++i) {
@@ -72,7 +71,6 @@ PyObject* add(PyObject* object, PyObject* arguments) {
   try {
     // A malformed bytecode is reported by the call.
     const bool is_known =
-        variant.bytes != nullptr &&
         interpreter::know(variant.code.words, variant.code.count, &variant.program);
     self.variants->push_back(variant);
     Variant& added = self.variants->back();
@@ -82,7 +80,7 @@ PyObject* add(PyObject* object, PyObject* arguments) {
   }
   Py_INCREF(variant.made);
   Py_INCREF(variant.plan);
-  Py_XINCREF(variant.bytes);
+  Py_INCREF(variant.bytes);
   Py_RETURN_NONE;
 }
 
@@ -92,12 +90,10 @@ PyObject* create(PyTypeObject* type, PyObject* arguments, PyObject*) {
   PyObject* frontend;
   if (!PyArg_ParseTuple(arguments, "sO", &name, &frontend)) return nullptr;
   Frontend fields;
-  const Op* op = require_op(name);
-  if (op == nullptr || !read_frontend(frontend, &fields)) return nullptr;
+  if (!require_op(name) || !read_frontend(frontend, &fields)) return nullptr;
   auto* self = reinterpret_cast<Kernel*>(type->tp_alloc(type, 0));
   if (self == nullptr) return nullptr;
   self->vectorcall = fast_call;
-  self->op = op;
   self->frontend_tuple = Py_NewRef(frontend);
   self->frontend = fields;
   self->variants = new (std::nothrow) std::deque<Variant>;
@@ -125,7 +121,7 @@ int clear(PyObject* object) {
     for (const Variant& variant : variants) {
       Py_DECREF(variant.made);
       Py_DECREF(variant.plan);
-      Py_XDECREF(variant.bytes);
+      Py_DECREF(variant.bytes);
     }
   }
   return 0;
@@ -147,7 +143,7 @@ PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssiz
 }
 
 PyMethodDef kMethods[] = {
-    {"add", add, METH_VARARGS, "add(dtypes, attributes, made, plan[, code])"},
+    {"add", add, METH_VARARGS, "add(dtypes, attributes, made, plan, code)"},
     {"compute", as_method(fast_compute), METH_FASTCALL, "compute(*operands) -> tuple | None"},
     {"recorded", as_method(fast_recorded), METH_FASTCALL, "recorded(*operands) -> plan | None"},
     {"write", as_method(fast_write), METH_FASTCALL, "write(out, *operands) -> bool"},

@@ -1,4 +1,4 @@
-// The Python type bridge._native.Kernel: an op with fixed attributes, called on tensors.
+// The Python type bridge._native.Kernel: a program with fixed attributes, called on tensors.
 #ifndef BRIDGE_BINDINGS_PYTHON_KERNEL_TYPE_H_
 #define BRIDGE_BINDINGS_PYTHON_KERNEL_TYPE_H_
 

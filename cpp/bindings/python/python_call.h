@@ -1,10 +1,10 @@
-// A call of an op on tensors from Python.
+// A call of a program on tensors from Python.
 #ifndef BRIDGE_BINDINGS_PYTHON_PYTHON_CALL_H_
 #define BRIDGE_BINDINGS_PYTHON_PYTHON_CALL_H_
 
 #include <Python.h>
 
-#include "bindings/calls/op.h"
+#include "bindings/calls/program_call.h"
 #include "bindings/torch/function_table.h"
 
 namespace bridge::bindings {
@@ -15,7 +15,6 @@ constexpr int kDone = -1;
 constexpr int kRaised = -2;
 
 struct PythonCall {
-  const Op& op;
   Arguments arguments;
   int32_t threads;     // most threads of the CPU kernels
   void* stream;        // of the first operand's device
@@ -27,14 +26,15 @@ struct PythonCall {
 
 int run(const PythonCall& call);
 
-// Reads the attributes of an op from a tuple of numbers. Returns false with a Python exception set.
-bool read_attributes(const Op& op, PyObject* tuple, double* attributes);
+// Reads the attributes from a tuple of numbers. Returns false with a Python exception set.
+bool read_attributes(PyObject* tuple, double (&attributes)[kAttributes]);
 
-// Reads the bytecode in a bytes object; nullptr: none. Returns false with a Python exception set.
-bool read_code(const Op& op, PyObject* bytes, Code* code);
+// Reads the bytecode in a bytes object. Returns false with a Python exception set.
+bool read_code(PyObject* bytes, Code* code);
 
-// Returns the op of this name; nullptr with a Python exception set.
-const Op* require_op(const char* name);
+// Returns true if this is the name of an op; false with a Python exception set. There is one so
+// far.
+bool require_op(const char* name);
 
 // Adds the function `run` to the module. Returns false with a Python exception set.
 bool add_run(PyObject* module);

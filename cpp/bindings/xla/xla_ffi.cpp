@@ -2,14 +2,15 @@
 
 #include <cstddef>
 #include <new>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include <xla/ffi/api/ffi.h>
+#include "bindings/calls/program_call.h"
 #include "bindings/cuda_library.h"
 #include "bindings/xla/known_programs.h"
 #include "bindings/xla/xla_executor.h"
+#include "program/interpreter.h"
 
 namespace bridge::bindings {
 namespace {
@@ -98,7 +99,7 @@ bool place(const ffi::RemainingRets& rets, int32_t outputs, size_t result_count,
   return true;
 }
 
-// The arguments of every call of an op.
+// The arguments of every call.
 struct FfiCall {
   const ffi::RemainingArgs& args;
   const ffi::RemainingRets& rets;
@@ -106,26 +107,27 @@ struct FfiCall {
   int32_t count;
   ffi::Span<const int32_t> slots;
   int32_t outputs;
-  Code code;
+  ffi::Span<const int32_t> words;
 };
 
-bool bind_call(const Op& op, const FfiCall& call, size_t extra_results, CallStorage* bound,
-               CallError* error) {
-  const OpCounts& counts = op.counts;
-  if (call.count < 0 || static_cast<size_t>(call.count) > counts.max_operands) {
-    return error->set("attribute count is " + std::to_string(call.count) + ", expected " +
-                      std::to_string(counts.min_operands) + " to " +
-                      std::to_string(counts.max_operands));
+bool bind_call(const FfiCall& call, size_t extra_results, BoundProgram* bound, CallError* error) {
+  if (call.count < 0 || static_cast<size_t>(call.count) > kMaxOperands) {
+    return error->set("attribute count is " + std::to_string(call.count) + ", expected 1 to " +
+                      std::to_string(kMaxOperands));
   }
   const auto operand_count = static_cast<size_t>(call.count);
-  const size_t result_count = counts.results == kAsInCode ? kMaxResults : counts.results;
+  const auto words = static_cast<int64_t>(call.words.size());
   AbsentOperands<kMaxOperands> operands(operand_count);
-  AbsentOperands<kMaxResults> results(result_count);
+  AbsentOperands<kMaxResults> results(kMaxResults);
   return place(call.args, call.slots, operand_count, operands.data(), error) &&
-         place(call.rets, call.outputs, result_count, extra_results, results.data(), error) &&
-         bind(op,
-              {operands.data(), operand_count, results.data(), result_count,
-               call.attributes.begin(), call.attributes.size(), false, call.code},
+         place(call.rets, call.outputs, kMaxResults, extra_results, results.data(), error) &&
+         bind({operands.data(),
+               operand_count,
+               results.data(),
+               kMaxResults,
+               call.attributes.begin(),
+               call.attributes.size(),
+               {call.words.begin(), words, known_program(call.words.begin(), words)}},
               bound, error);
 }
 
@@ -149,61 +151,48 @@ ffi::Error guarded(Body body) {
   }
 }
 
-Code code_of() { return {}; }
-Code code_of(ffi::Span<const int32_t> words) {
-  const auto count = static_cast<int64_t>(words.size());
-  return {words.begin(), count, known_program(words.begin(), count)};
+ffi::Error invalid(const CallError& error) {
+  return ffi::Error::InvalidArgument("bridge program: " + error.message);
 }
 
-ffi::Error invalid(const Op& op, const CallError& error) {
-  return ffi::Error::InvalidArgument(std::string("bridge ") + op.counts.name + ": " +
-                                     error.message);
-}
-
-template <size_t kOp, class... Words>
 ffi::Error run_on_cpu(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
                       ffi::Span<const double> attributes, int32_t count,
-                      ffi::Span<const int32_t> slots, int32_t outputs, Words... words) {
+                      ffi::Span<const int32_t> slots, int32_t outputs,
+                      ffi::Span<const int32_t> words) {
   return guarded([&] {
-    const Op& op = *kOps[kOp];
-    CallStorage call;
+    BoundProgram call;
     CallError error;
-    if (!bind_call(op, {args, rets, attributes, count, slots, outputs, code_of(words...)}, 0, &call,
-                   &error)) {
-      return invalid(op, error);
+    if (!bind_call({args, rets, attributes, count, slots, outputs, words}, 0, &call, &error)) {
+      return invalid(error);
     }
     XlaExecutor threads(&pool);
     const bridge_executor executor = threads.executor();
-    return status_error(op.run_on_cpu(call, &executor), bridge_last_error());
+    return status_error(interpreter::run_on_cpu(call, call.known, &executor), bridge_last_error());
   });
 }
 
-// Runs an op on CUDA. The last result buffer is the workspace: XLA plans its memory, so that the
-// call can be captured into a command buffer.
-template <size_t kOp, class... Words>
+// Runs a program on CUDA. The last result buffer is the workspace: XLA plans its memory, so that
+// the call can be captured into a command buffer.
 ffi::Error run_on_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingRets rets,
                        ffi::Span<const double> attributes, int32_t count,
-                       ffi::Span<const int32_t> slots, int32_t outputs, Words... words) {
+                       ffi::Span<const int32_t> slots, int32_t outputs,
+                       ffi::Span<const int32_t> words) {
   return guarded([&] {
-    const Op& op = *kOps[kOp];
     std::string why;
     const CudaLibrary* library = cuda_library(&why);
-    const CudaEntry* entry = library == nullptr ? nullptr : library->entry_of(op, &why);
-    if (entry == nullptr) {
-      return ffi::Error(ffi::ErrorCode::kUnavailable,
-                        std::string("bridge ") + op.counts.name + ": " + why);
+    if (library == nullptr) {
+      return ffi::Error(ffi::ErrorCode::kUnavailable, "bridge program: " + why);
     }
-    CallStorage call;
+    BoundProgram call;
     CallError error;
-    if (!bind_call(op, {args, rets, attributes, count, slots, outputs, code_of(words...)}, 1, &call,
-                   &error)) {
-      return invalid(op, error);
+    if (!bind_call({args, rets, attributes, count, slots, outputs, words}, 1, &call, &error)) {
+      return invalid(error);
     }
     ffi::ErrorOr<ffi::Result<ffi::AnyBuffer>> workspace = rets.get<ffi::AnyBuffer>(rets.size() - 1);
     if (!workspace.has_value()) return workspace.error();
-    return status_error(op.run_on_cuda(*entry, call, (*workspace)->untyped_data(),
-                                       (*workspace)->size_bytes(), stream),
-                        library->last_error());
+    return status_error(
+        library->run(&call, (*workspace)->untyped_data(), (*workspace)->size_bytes(), stream),
+        library->last_error());
   });
 }
 
@@ -222,53 +211,27 @@ auto with_arguments(Binding binding) {
   return std::move(binding)
       .RemainingArgs()                                       // the present operands
       .RemainingRets()                                       // the wanted results
-      .template Attr<ffi::Span<const double>>("attributes")  // the op's own, in its order
+      .template Attr<ffi::Span<const double>>("attributes")  // batch_ndim, index_cols
       .template Attr<int32_t>("count")                       // of operands, absent ones included
       .template Attr<ffi::Span<const int32_t>>("slots")      // position of each operand
-      .template Attr<int32_t>("outputs");                    // bit i: result i is wanted
+      .template Attr<int32_t>("outputs")                     // bit i: result i is wanted
+      .template Attr<ffi::Span<const int32_t>>("code");      // the program's bytecode
 }
 
 ffi::Error do_nothing(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary) {
   return ffi::Error::Success();
 }
 
-template <size_t kOp>
-FfiHandlers handlers_of() {
-  XLA_FFI_DEFINE_HANDLER(on_cpu, run_on_cpu<kOp>,
-                         with_arguments(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
-  XLA_FFI_DEFINE_HANDLER(on_cuda, run_on_cuda<kOp>,
-                         with_arguments(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>()),
-                         {ffi::Traits::kCmdBufferCompatible});
-  return {kOps[kOp], reinterpret_cast<void*>(on_cpu), reinterpret_cast<void*>(on_cuda)};
-}
-
-// The op that runs programs also takes a bytecode.
-template <>
-FfiHandlers handlers_of<kOpCount - 1>() {
-  constexpr size_t kOp = kOpCount - 1;
-  XLA_FFI_DEFINE_HANDLER(on_cpu, (run_on_cpu<kOp, ffi::Span<const int32_t>>),
-                         with_arguments(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>())
-                             .Attr<ffi::Span<const int32_t>>("code"));
-  XLA_FFI_DEFINE_HANDLER(on_cuda, (run_on_cuda<kOp, ffi::Span<const int32_t>>),
-                         with_arguments(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>())
-                             .Attr<ffi::Span<const int32_t>>("code"),
-                         {ffi::Traits::kCmdBufferCompatible});
-  return {kOps[kOp], reinterpret_cast<void*>(on_cpu), reinterpret_cast<void*>(on_cuda)};
-}
-
+XLA_FFI_DEFINE_HANDLER(on_cpu, run_on_cpu, with_arguments(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+XLA_FFI_DEFINE_HANDLER(on_cuda, run_on_cuda,
+                       with_arguments(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>()),
+                       {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(on_cuda_instantiate, prepare, ffi::Ffi::BindInstantiate());
-
-template <size_t... kAll>
-std::array<FfiHandlers, kOpCount> handlers_of_all(std::index_sequence<kAll...>) {
-  return {handlers_of<kAll>()...};
-}
 
 }  // namespace
 
-const std::array<FfiHandlers, kOpCount>& ffi_handlers() {
-  static const auto handlers = handlers_of_all(std::make_index_sequence<kOpCount>());
-  return handlers;
-}
+void* ffi_cpu() { return reinterpret_cast<void*>(on_cpu); }
+void* ffi_cuda() { return reinterpret_cast<void*>(on_cuda); }
 
 void* empty_handler() {
   XLA_FFI_DEFINE_HANDLER(handler, do_nothing,

@@ -37,70 +37,7 @@ typedef enum bridge_dtype {
   BRIDGE_UINT64 = 12
 } bridge_dtype;
 
-/* Rows of `cols` adjacent elements, numbered by `dims` leading dimensions (possibly none: one row).
- * With `causal`, the last of these counts the queries of an attention matrix, and column j of query
- * i is hidden iff j > i + (cols - size[dims - 1]): hidden elements are never read, results are 0
- * there, and sums run over the rest. */
 enum { BRIDGE_MAX_DIMS = 8 };
-typedef struct bridge_row_space {
-  int32_t dims;
-  int32_t causal;
-  int64_t size[BRIDGE_MAX_DIMS];
-  int64_t cols;
-} bridge_row_space;
-
-/* An array over a row space. Strides count elements; 0 where the array is the same along it. */
-typedef struct bridge_rows {
-  void* data; /* NULL: absent */
-  int64_t stride[BRIDGE_MAX_DIMS];
-} bridge_rows;
-
-/* Bytes, non-zero = hidden. col_stride is 1, or 0 for one byte that goes for a whole row. */
-typedef struct bridge_mask {
-  const uint8_t* data; /* NULL: nothing is hidden */
-  int64_t stride[BRIDGE_MAX_DIMS];
-  int64_t col_stride;
-} bridge_mask;
-
-/* output = softmax(scale * x) over each row's elements that are not hidden, exactly 0 elsewhere. A
- * row without a finite or NaN scale * x that is not hidden is 0; one with a NaN or +inf is NaN.
- *
- * 16-bit types and float32 are computed in float32, float64 in float64; the sum is taken in a fixed
- * tree that depends on cols alone (see docs/numerics.md). scale is finite. The output may be the
- * same memory with the same strides as x, and overlaps nothing otherwise. */
-typedef struct bridge_softmax {
-  bridge_row_space space;
-  int32_t dtype; /* bridge_dtype of x and output */
-  double scale;
-  bridge_rows x;
-  bridge_mask mask;
-  bridge_rows output;
-} bridge_softmax;
-
-/* Every derivative of softmax: with <a, b> = sum over the row of a * b, the terms asked for of
- *
- *   output = scale * (u * v - u <v, w> - v <u, w> - w <u, v>)
- *
- * Without w (NULL), w is u, and the terms are exactly PRODUCT | U: the Jacobian of softmax at its
- * value u, times v. There an element with u = 0 (hidden, or underflown) takes no part whatever v
- * holds: its product is 0 in the sum, and its result is 0.
- *
- * This is closed under differentiation: see bridge/ops/softmax.py. The sums are in the tree of
- * bridge_softmax. The output may be the same memory with the same strides as an operand. */
-enum {
-  BRIDGE_SOFTMAX_PRODUCT = 1,
-  BRIDGE_SOFTMAX_U = 2,
-  BRIDGE_SOFTMAX_V = 4,
-  BRIDGE_SOFTMAX_W = 8
-};
-typedef struct bridge_softmax_derivative {
-  bridge_row_space space;
-  int32_t dtype; /* bridge_dtype of everything */
-  int32_t terms; /* at least one */
-  double scale;
-  bridge_rows u, v, w;
-  bridge_rows output;
-} bridge_softmax_derivative;
 
 /* An array of a program, over the dimensions of the call and its columns. Strides count elements; 0
  * where the array is the same along a dimension, or has none of its own. */
@@ -159,27 +96,19 @@ const char* const* bridge_cpu_isas(void);
 const char* bridge_cpu_isa(void);
 bridge_status bridge_set_cpu_isa(const char* name); /* NULL: back to the default choice */
 
-bridge_status bridge_softmax_cpu(const bridge_softmax* call, const bridge_executor* executor);
-bridge_status bridge_softmax_derivative_cpu(const bridge_softmax_derivative* call,
-                                            const bridge_executor* executor);
 bridge_status bridge_program_cpu(const bridge_program* call, const bridge_executor* executor);
 
 /* CUDA (libbridge_cuda, loaded on demand). `workspace` is device memory of at least
- * bridge_<op>_cuda_workspace(call) bytes, 16-byte aligned, free for reuse once the stream has
+ * bridge_program_cuda_workspace(call) bytes, 16-byte aligned, free for reuse once the stream has
  * passed the call. Whatever device or context is current, the stream's is used, and the thread is
- * left as it was. */
-size_t bridge_softmax_cuda_workspace(const bridge_softmax* call);
-bridge_status bridge_softmax_cuda(const bridge_softmax* call, void* workspace,
-                                  size_t workspace_bytes, void* stream);
-size_t bridge_softmax_derivative_cuda_workspace(const bridge_softmax_derivative* call);
-bridge_status bridge_softmax_derivative_cuda(const bridge_softmax_derivative* call, void* workspace,
-                                             size_t workspace_bytes, void* stream);
-/* A program's workspace holds, for each result of role row, a number of the arithmetic type for
- * every column of each lane of 16 rows, or, where these or their elements are few, for every
- * element of the space, all of these rounded up to 16 bytes, and once the levels of the tree above:
- * with c chunks of 128 rows in a batch, at most batches * cols * (c + c / 32) such numbers and 256
- * bytes, and nothing where c is 1. A program with more words than a kernel's parameters take, or
- * more registers than the shared memory of a warp, is an invalid argument. */
+ * left as it was.
+ *
+ * The workspace holds, for each result of role row, a number of the arithmetic type for every
+ * column of each leaf of 16 rows, or, where these or their elements are few, for every element of
+ * the space, all of these rounded up to 16 bytes, and once the levels of the tree above: with c
+ * chunks of 128 rows in a batch, at most batches * cols * (c + c / 32) such numbers and 256 bytes,
+ * and nothing where c is 1. A program with more words than a kernel's parameters take, or more
+ * registers than the shared memory of a warp, is an invalid argument. */
 size_t bridge_program_cuda_workspace(const bridge_program* call);
 bridge_status bridge_program_cuda(const bridge_program* call, void* workspace,
                                   size_t workspace_bytes, void* stream);
