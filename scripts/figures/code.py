@@ -7,8 +7,8 @@ from typing import Any
 from scripts.count_adapter_lines import BESIDES, FAMILIES, LIMIT, count, count_family
 from scripts.figures.records import read, table
 
-# Ops with kernels in cubin.json.
-WITH_KERNELS = ("softmax",)
+# Pages with kernels in cubin.json.
+WITH_KERNELS = {"softmax": ("softmax", "jacobian")}
 
 
 def machine_code(op: str) -> str:
@@ -35,7 +35,7 @@ def is_quoted(op: str, kernel: dict[str, Any]) -> bool:
     words = kernel["kernel"].split()
     if kernel["arch"] != "90" or kernel["instructions_per_element"] is None:
         return False
-    if words[0].removesuffix("_derivative") != op or words[1] not in ("bfloat16", "float32"):
+    if words[0] not in WITH_KERNELS[op] or words[1] not in ("bfloat16", "float32"):
         return False
     return "any" not in words
 

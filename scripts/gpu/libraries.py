@@ -24,7 +24,7 @@ AHEAD_ARCHIVE = "compiled.tar.gz"
 BUILD = ROOT / "build" / "check_gpu" / "build"
 PROGRAMS = ROOT / "build" / "check_gpu" / "programs"
 # Kernels with a program that compares them with the CPU's.
-KERNELS = ("softmax", "interpreter")
+KERNELS = ("interpreter",)
 PROGRAM_NAMES = tuple(f"{name}_gpu" for name in KERNELS)
 CUDA_LIBRARY = "libbridge_cuda.so"
 CUDA_PROGRAMS = "bridge_cuda_programs.zip"
