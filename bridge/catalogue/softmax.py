@@ -56,7 +56,7 @@ class SoftmaxFamily:
         (u, v, w), (t_u, t_v, t_w) = _vectors(kind, operands), _vectors(kind, tangents)
         product, *factors = terms or (True, True, False, False)
         if t_u is not None:
-            # Where u stands for w too, −u⟨v,w⟩ has the derivative −t⟨v,u⟩ − u⟨v,t⟩.
+            # In the jacobian w is u too, and −u⟨v,u⟩ has the derivative −t⟨v,u⟩ − u⟨v,t⟩.
             of_u, of_v, of_w = factors
             moved = (product, of_u, of_v, of_w or kind == "jacobian")
             second = u if kind == "jacobian" else w

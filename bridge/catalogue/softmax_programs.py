@@ -42,7 +42,7 @@ _FORMATS = {
         float(np.finfo(np.float64).max), 1140, 1021, 2.0**-500, 0.0, 1.5 * 2.0**52 + 512 + 1023
     ),
 }
-# Of fixed-point numbers of powers the bits that are whole, by the dtype of the results.
+# The bits before the point in the fixed-point exponent of a power, by the dtype of the results.
 _WHOLE_BITS = {"bfloat16": 8, "float16": 6}
 
 

@@ -1,11 +1,11 @@
-// Softmax and its derivatives for one element, and the values that the elements of a row share. A
-// row is computed in four steps:
+// Softmax and its Jacobian for one element, and the values that the elements of a row share. The
+// kernels written by hand use these functions; bridge/catalogue/softmax_programs.py states the same
+// as programs. A row is computed in four steps:
 //
 // 1. a key for each element, -infinity for a hidden one;
 // 2. the largest key, which determines the row's shift;
-// 3. the powers, and the sum of their terms in the tree of drivers/rows/row_sum_tree.h; the term of
-// a
-//    hidden element is 0;
+// 3. the powers, and the sum of their terms in the tree of drivers/rows/row_sum_tree.h; a hidden
+//    element has the term 0;
 // 4. power times the inverse of the sum. If the inverse is NaN, hidden elements must be set to 0
 //    separately.
 //

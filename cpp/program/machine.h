@@ -57,8 +57,8 @@ struct MachineTable {
   void (*run)(const View& view, const bridge_program& call, const Rows& rows,
               const ColumnSplit& split, void* scratch);
   AddNodes add_nodes;
-  // Of kernels written by hand: they take whole rows, not parts of the columns; and their results
-  // go past the caches however much arithmetic the program has.
+  // Kernels written by hand set both. They take whole rows only; and their large results go past
+  // the caches, however much arithmetic the program has.
   bool has_whole_rows = false;
   bool is_light = false;
 };

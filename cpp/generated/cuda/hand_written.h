@@ -9,8 +9,9 @@
 
 namespace bridge::interpreter {
 
+// The kernels of one or more programs. A call is complete and valid.
 struct HandKernel {
-  // Returns true if the kernels take a call on the current device, with its strides and sizes.
+  // Returns true if the kernels take a call with these strides and sizes on the current device.
   bool (*takes)(const bridge_program& call, const View& view);
   // Enqueues a call that is taken; it needs no workspace. Returns NULL or the error.
   const char* (*enqueue)(const bridge_program& call, const View& view, void* stream);
@@ -22,7 +23,7 @@ struct HandWrittenProgram {
   const int32_t* words;
   int64_t count;
   const int32_t* dtypes;  // of operands, then of results
-  int32_t parameters;     // the first constants, which are read from a call's bytecode
+  int32_t parameters;     // the number of first constants that are read from a call's bytecode
   const HandKernel* kernel;
 };
 

@@ -1,5 +1,5 @@
-// The Jacobian of softmax on a run of rows, compiled once for each instruction set into a
-// namespace of its own, as softmax_kernel.cpp is.
+// The Jacobian of softmax on a run of rows. Compiled like softmax_kernel.cpp, once for each
+// instruction set.
 #include "ops/softmax/softmax_kernel.h"
 
 #include <type_traits>
@@ -19,8 +19,8 @@ struct Terms {
   inline __attribute__((always_inline)) Real term(int64_t i) const { return of[i]; }
 };
 
-// u and v of the last columns of a row, fewer than a step, padded with 0, which has no part in
-// anything.
+// u and v in the last columns of a row, fewer than a step. The padding is 0: it adds nothing to the
+// sum.
 template <class T>
 struct Tail {
   alignas(64) T u[kStep];
@@ -46,7 +46,7 @@ struct Products {
   }
 };
 
-// A whole number of steps. kNumbers: nothing in the row is NaN.
+// `count` is a whole number of steps. kNumbers: no result is NaN.
 template <bool kNumbers, class T, class Real>
 inline __attribute__((always_inline)) void write_jacobian(const T* u, const T* v, T* output,
                                                           int64_t count, Real dot, Real scale) {
@@ -58,8 +58,9 @@ inline __attribute__((always_inline)) void write_jacobian(const T* u, const T* v
   }
 }
 
-// <u, v> of a row. Products of more than a quarter of a chunk wait in a buffer: the sum takes them
-// from four places at a time, and memory is read faster from one end to the other.
+// Returns <u, v> for a row. If it is longer than a quarter of a chunk, the products are written to
+// a buffer first: the sum reads four places at a time, but memory is read faster from one end to
+// the other.
 template <class T, class Real = real_of<T>>
 Real product_of(const T* u, const T* v, int64_t count, const Tail<T>& tail) {
   const Products<T> behind{tail.u, tail.v};
@@ -98,14 +99,14 @@ void jacobian_row(const Run& run, const T* u, const T* v, T* output, int64_t vis
       copy(to + whole, tail.output, rest);
     });
   };
-  // With a finite sum of products and another scale than 0, no result is NaN.
+  // A finite sum of products and a scale other than 0 exclude NaN.
   if (dot - dot == 0 && scale != 0)
     write(std::true_type{});
   else
     write(std::false_type{});
 }
 
-// float16 goes through chunks in float, for the processor's own conversions.
+// Chunks of float16 are converted to float first, by instructions of the processor.
 template <>
 void jacobian_row<math::float16>(const Run& run, const math::float16* u, const math::float16* v,
                                  math::float16* output, int64_t visible, float scale) {

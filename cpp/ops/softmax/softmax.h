@@ -11,22 +11,22 @@
 
 namespace bridge {
 
-// Parameter i of the program, one of its first constants.
+// Returns parameter i of the program: its constant i.
 inline double parameter(const interpreter::View& view, int i) {
   double number;
   memcpy(&number, view.constants + 2 * i, sizeof number);
   return number;
 }
 
-// Returns true if the elements of the rows of all arrays but `last` and a mask are adjacent, and
-// there are elements. `floats`: operands of the call's dtype.
+// Returns true if the call has elements, and those of a row are adjacent in the result and in the
+// first `floats` operands.
 inline bool has_adjacent_columns(const bridge_program& call, int floats) {
   bool is_adjacent = call.cols > 0 && call.result[0].col_stride == 1;
   for (int i = 0; i < floats; ++i) is_adjacent = is_adjacent && call.operand[i].col_stride == 1;
   return is_adjacent || call.cols == 1;
 }
 
-// Returns true if the kernels read integers of this dtype, or there are none.
+// Returns true if `last` is null or has a dtype that the kernels read.
 inline bool reads_last(const bridge_program_array* last) {
   return last == nullptr || last->dtype == BRIDGE_INT32 || last->dtype == BRIDGE_INT64;
 }

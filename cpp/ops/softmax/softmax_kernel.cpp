@@ -1,7 +1,6 @@
-// softmax on a run of rows, compiled once for each instruction set into a namespace of its
-// own. Everything but the table is internal to this file, and nothing of the standard library that
-// is code is used: an inline function compiled here for AVX-512 must never be the copy that other
-// code is linked to.
+// Softmax on a run of rows, compiled once for each instruction set into a namespace of its own.
+// Everything but the table is internal to this file, and no function of the standard library is
+// used: the linker might choose an inline function compiled here for AVX-512 for other code.
 #include "ops/softmax/softmax_kernel.h"
 
 #include <type_traits>
@@ -17,14 +16,15 @@ namespace {
 
 using math::precision_of;
 
-// The larger key; passes over NaN.
+// Returns the larger key; ignores NaN.
 template <class Real>
 inline __attribute__((always_inline)) Real larger(Real key, Real largest) {
   return key > largest ? key : largest;
 }
 
-// Results of 16 bits learn of NaN from the largest key. Its comparison costs more than this sum of
-// the keys, which is NaN where one is; and rarely elsewhere, so that one looks again.
+// For results of 16 bits, a NaN among the keys must reach the largest key. The keys are added up,
+// because comparisons take longer. If the sum is NaN, perhaps without a NaN among the keys, the
+// keys are searched.
 template <class T>
 constexpr bool kLooksForNan = math::is_for_16_bits<precision_of<T>>;
 
@@ -39,10 +39,10 @@ inline __attribute__((always_inline)) const math::SoftmaxScale<Real>& scale_of(
 
 constexpr float kInfinity = __builtin_inff();
 
-// Longer ones in blocks of so many elements.
+// The number of elements of a block, in rows that are not short.
 constexpr int64_t kBlock = 64;
 
-// The mask of a row, or null; where one byte hides the whole row, no column is visible.
+// The mask of a row, or null. If one byte hides the whole row, `visible` is 0.
 struct RowMask {
   const uint8_t* mask;
   int64_t visible;
@@ -58,7 +58,7 @@ inline RowMask mask_of(const SoftmaxRun& run, int64_t row) {
 
 // ---- softmax of a row ----
 
-// The largest and the sum of every kLanes-th key of a row so far.
+// Lane i has the maximum and the sum of the keys i, i + kLanes, … of a row so far.
 template <class T>
 struct KeyLanes {
   using Real = real_of<T>;
@@ -82,9 +82,9 @@ struct KeyLanes {
   }
 };
 
-// The keys of a block. Those that are hidden have a loop by themselves: with two lengths of
-// elements in it, the other would be no vector loop on every instruction set. Before it keys that
-// are not converted stand in memory: GCC would read x under the mask instead, which takes longer.
+// Computes the keys of a block. The mask has a loop of its own: a loop over elements of two sizes
+// is not vectorized for every instruction set. Keys without a conversion are written to memory
+// before it: otherwise GCC reads x under the mask, which takes longer.
 template <bool kMasked, class T, class Real>
 inline __attribute__((always_inline)) void find_block_keys(const T* x, const uint8_t* mask,
                                                            Real half, Real* key,
@@ -105,7 +105,7 @@ inline __attribute__((always_inline)) void find_block_keys(const T* x, const uin
     }
     BRIDGE_INDEPENDENT
     for (int64_t i = 0; i < kBlock; ++i) {
-      // In any case, so that nothing is read under a condition.
+      // Computed for hidden elements too, so that no read depends on a condition.
       const Real value = is_converted ? found(i) : key[i];
       key[i] = mask[i] != 0 ? Real(-kInfinity) : value;
     }
@@ -125,14 +125,15 @@ inline bool any_nan(const Real* values, int64_t count) {
   return found != 0;
 }
 
-// Keys of columns [0, count); padded with -infinity to a whole step. Returns the largest.
+// Computes the keys of columns [0, count), padded with -infinity to a whole step. Returns the
+// largest.
 template <bool kMasked, class T, class Real>
 Real find_keys(const T* x, const uint8_t* mask, int64_t count, Real half, Real* key) {
   KeyLanes<T> lanes;
   if (count >= kBlock) {
     if (count % kStep != 0) fill(key + round_up(count) - kStep, kStep, Real(-kInfinity));
-    // The last columns, then the others and some of those again, in which nothing changes. What
-    // was written last is read first, and where it is wanted it has been written by whole vectors.
+    // Begins with the last columns. The last block overlaps them, and writes the same keys again:
+    // so every key that is read next was written by whole vectors.
     for (int64_t i = count - kBlock, next = 0;; i = next, next += kBlock) {
       find_block_keys<kMasked>(x + i, mask + i, half, key + i, lanes);
       if (next + kBlock >= count) break;
@@ -161,14 +162,14 @@ inline Real find_keys(const T* x, const uint8_t* mask, int64_t count, Real half,
                          : find_keys<true>(x, mask, count, half, key);
 }
 
-// What sum_chunk asks for: powers in the place of keys.
+// The terms of sum_chunk. Overwrites keys with powers.
 template <class Precision>
 struct Powers {
   using Real = typename Precision::real;
   using Shift = math::SoftmaxShiftFor<Precision>;
   Real* key;
-  // The shift, number by number: a copy of the structure goes through memory, for which the first
-  // power would wait.
+  // The shift as three numbers: a copy of the structure goes through memory, and the first power
+  // would wait for it.
   Real first, second, third;
   math::SoftmaxScale<Real> scale;
 
@@ -185,7 +186,7 @@ struct Powers {
   }
 };
 
-// The inverse is not NaN, and so nothing is.
+// The inverse is not NaN, and so no result is.
 template <class T, class Real>
 inline __attribute__((always_inline)) void write_block(const Real* power,
                                                        math::SoftmaxInverse<Real> inverse,
@@ -221,15 +222,15 @@ void write_values(T* output, const Real* power, const uint8_t* mask, int64_t cou
   }
 }
 
-// Into the second-level cache. A processor does not look as far ahead as the next row by itself,
-// where each is read in one go and then computed with.
+// Prefetches into the second-level cache. The processor itself does not prefetch the next row,
+// because it reads a row at once and then computes for a while.
 inline void fetch(const void* from, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64)
     __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
 }
 
-// A row whose powers fit into the buffer. While they are computed, the next row of x may be
-// fetched, and where the results go.
+// A row whose powers fit into the buffer. Meanwhile the next row of x and the place of the results
+// may be prefetched.
 template <class T>
 void buffered_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
                   int64_t visible) {
@@ -258,9 +259,9 @@ void buffered_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* out
   });
 }
 
-// A longer one. x is read for the largest key, and again for the powers. These wait in the output,
-// or, where its elements are too small for them, are computed twice. All passes go forward:
-// backward, what is still in a cache comes first, but a processor reads ahead of none of the rest.
+// A row longer than the buffer. x is read for the largest key, and again for the powers. Powers are
+// kept in the output, or computed twice if its elements are too small. All passes go forward: a
+// backward pass finds the end of the row in a cache, but the processor does not prefetch the rest.
 template <class T>
 void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output, int64_t visible) {
   using Precision = precision_of<T>;
@@ -270,7 +271,7 @@ void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
   Real* const buffer = static_cast<Real*>(run.buffer);
   auto mask_at = [&](int64_t col) { return mask == nullptr ? nullptr : mask + col; };
   auto chunk_size = [&](int64_t col) { return smaller(kSumChunk, visible - col); };
-  // Not those of a last chunk, which are padded.
+  // The powers of an incomplete chunk are padded, and do not fit into the output.
   auto powers_at = [&](int64_t col) {
     if constexpr (output_holds_powers) {
       if (visible - col >= kSumChunk) return output + col;
@@ -315,8 +316,8 @@ void long_row(const SoftmaxRun& run, const T* x, const uint8_t* mask, T* output,
 
 // ---- softmax of short rows ----
 
-// Element `col` of row `row` stands at col * kTileRows + row: the steps of a row are those of
-// vectors, and nothing is done across their lanes.
+// Element `col` of row `row` is at col * kTileRows + row. So each step of a row is a step of whole
+// vectors, and no lane reads another.
 template <class T>
 void short_rows(const SoftmaxRun& run) {
   using Precision = precision_of<T>;

@@ -19,8 +19,8 @@ struct SoftmaxRun : Run {
   bool mask_is_row;  // one byte for a whole row
   bool fetches;      // the operands of the next row are prefetched
   RunOperand output;
-  // Room for buffered_cols elements of the arithmetic type, 64-byte aligned. A longer row is
-  // computed from memory twice.
+  // Memory for buffered_cols elements of the arithmetic type, 64-byte aligned. A longer row is read
+  // twice.
   void* buffer;
   int64_t buffered_cols;
 };

@@ -17,11 +17,12 @@ using interpreter::Role;
 using interpreter::Rows;
 using interpreter::View;
 
-// The powers of a longer row are computed twice: this much stays in the second-level cache.
+// The largest buffer, which stays in the second-level cache. The powers of a longer row are
+// computed twice.
 constexpr int64_t kBufferBytes = int64_t{1} << 20;
-constexpr int64_t kLeastBuffered = 64;  // keys are made in blocks
-// The next rows are prefetched, except rows of arrays that caches have anyway, and rows that would
-// evict the current one.
+constexpr int64_t kLeastBuffered = 64;  // elements: keys are made in blocks
+// The next row is prefetched, except for small arrays, which are in a cache, and for long rows,
+// which would evict the current one.
 constexpr int64_t kLeastFetched = int64_t{1} << 21, kMostFetchedCols = 16384;
 constexpr int kMostOperands = 4;
 
@@ -55,14 +56,14 @@ struct Memory {
   }
 };
 
-// A number that the program has for each call: constant i, a parameter.
+// Returns parameter i of a call: the program's constant i.
 double parameter(const View& view, int i) {
   double number;
   memcpy(&number, view.constants + 2 * i, sizeof number);
   return number;
 }
 
-// The scale of a call, in the form of math::softmax_scale.
+// Returns the scale of a call, in the form of math::softmax_scale.
 template <class Precision, class Real = typename Precision::real>
 math::SoftmaxScale<Real> scale_of(const View& view) {
   auto scale = math::softmax_scale<Precision>(0.0);
