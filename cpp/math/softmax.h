@@ -374,17 +374,4 @@ BRIDGE_HD Real softmax_jacobian(Real u, Real v, Real dot, Real scale) {
   return u == 0 ? Real(0) : scale * (u * (v - dot));
 }
 
-// scale (u v - u <v, w> - v <u, w> - w <u, v>). `terms` selects the terms (BRIDGE_SOFTMAX_PRODUCT
-// 1, _U 2, _V 4, _W 8; at least one), each added in this order with one rounding.
-template <class Real>
-BRIDGE_HD Real softmax_derivative(int terms, Real u, Real v, Real w, Real dot_vw, Real dot_uw,
-                                  Real dot_uv, Real scale) {
-  Real sum = u * v;
-  bool begun = (terms & 1) != 0;
-  if (terms & 2) sum = begun ? fma(-u, dot_vw, sum) : -(u * dot_vw), begun = true;
-  if (terms & 4) sum = begun ? fma(-v, dot_uw, sum) : -(v * dot_uw), begun = true;
-  if (terms & 8) sum = begun ? fma(-w, dot_uv, sum) : -(w * dot_uv);
-  return scale * sum;
-}
-
 }  // namespace bridge::math
