@@ -65,9 +65,9 @@ def test_nothing_includes_what_stands_above_it() -> None:
         ("math/gelu.h", "cpu/tile.h"),
         ("cpu/tile.h", "cuda/simt.h"),
         ("cpu/tile.h", "ops/softmax/softmax.h"),
-        ("drivers/rows/run_driver.h", "ops/softmax/softmax.h"),
-        ("ops/softmax/softmax.cpp", "bindings/calls/op.h"),
-        ("ops/softmax/softmax.cpp", "softmax.h"),
+        ("drivers/rows/run_rows.h", "ops/softmax/softmax.h"),
+        ("ops/softmax/softmax_kernel.cpp", "bindings/calls/program_call.h"),
+        ("ops/softmax/softmax_kernel.cpp", "softmax.h"),
         ("cuda/driver.cpp", "simt_emulator.h"),
     ],
 )
