@@ -2,9 +2,9 @@
 #ifndef BRIDGE_BINDINGS_CUDA_LIBRARY_H_
 #define BRIDGE_BINDINGS_CUDA_LIBRARY_H_
 
-#include <string>
+#include <bridge/bridge.h>
 
-#include "bridge/bridge.h"
+#include <string>
 
 namespace bridge::bindings {
 

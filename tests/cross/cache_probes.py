@@ -54,6 +54,7 @@ def tensors(dtype: torch.dtype = torch.float32, grad: bool = True) -> tuple[Tens
 CALLS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "bias_gelu": bt.bias_gelu,
     "softmax": lambda x, b: bt.scaled_masked_softmax(x, x.detach() > 0, 0.5),
+    "causal_softmax": lambda x, b: bt.scaled_causal_softmax(x, 0.5),
     "dropout": lambda x, b: bt.bias_dropout_add(x, b, x, p=0.5, seed=3),
     "rms_norm": lambda x, b: bt.rms_norm(x, b, residual=x)[0],
     "layer_norm": bt.layer_norm,

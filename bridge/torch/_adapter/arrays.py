@@ -82,7 +82,7 @@ def last_columns(x: Any) -> Any:
     return _last_columns(x.shape, x.device)
 
 
-def _last_columns(shape: Sequence[int], device: torch.device | None = None) -> Tensor:
+def _last_columns(shape: Sequence[int], device: Any) -> Tensor:
     queries, keys = shape[-2:]
     return torch.arange(keys - queries, keys, device=device).expand(shape[:-1])
 
@@ -90,4 +90,4 @@ def _last_columns(shape: Sequence[int], device: torch.device | None = None) -> T
 @functools.lru_cache(maxsize=64)
 def _stored_last_columns(shape: torch.Size) -> Tensor:
     with torch.inference_mode(mode=False):
-        return _last_columns(shape)
+        return _last_columns(shape, "cpu")
