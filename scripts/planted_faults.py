@@ -41,30 +41,16 @@ class Fault:
     keyword: str = ""
 
 
-def before(anchor: str, statement: str) -> tuple[str, str]:
-    """Returns original and planted text for a statement in front of a line."""
-    return anchor, statement + anchor
-
-
-def afterwards(call: str, statements: str) -> tuple[str, str]:
-    """Returns the texts for statements after the kernel has run, for `return call;`."""
-    planted = f"const bridge_status status = {call};\n    {statements}\n    return status;"
-    return f"return {call};", planted
-
-
-def zeroed(size: str, dtype: str, data: str) -> str:
-    return f"if (status == BRIDGE_OK && {data} != nullptr)\n      __builtin_memset({data}, 0, \
-element_bytes({dtype}) * {size});"
-
-
 _GELU = "bridge/catalogue/bias_gelu.py"
 _DERIVATIVES = "bridge/lang/derivatives/modes.py"
-_SOFTMAX = "cpp/bindings/calls/softmax_call.cpp"
-_SOFTMAX_BOUND = "    write_rows(binding, 2, &call.output);\n"
-_JACOBIAN_BOUND = "    write_rows(binding, 3, &call.output);\n"
+_SOFTMAX = "cpp/ops/softmax/softmax_machine.cpp"
+_JACOBIAN = "cpp/ops/softmax/jacobian_kernel.cpp"
+_JACOBIAN_LINE = """\
+    const Real value = math::softmax_jacobian(to_real<Real>(u[i]), to_real<Real>(v[i]), dot, scale);
+"""
+_SOFTMAX_RULES = "bridge/catalogue/softmax.py"
+_SOFTMAX_PROGRAMS = "bridge/catalogue/softmax_programs.py"
 _DROPOUT = "bridge/catalogue/bias_dropout_add.py"
-_ROWS = "[&] { int64_t n = call->space.cols; for (int i = 0; i < call->space.dims; ++i) n *= \
-call->space.size[i]; return n; }()"
 
 BIAS_GELU = (
     Fault(
@@ -114,64 +100,123 @@ BIAS_GELU = (
 
 SOFTMAX = (
     Fault(
-        "softmax: output zeroed",
+        "softmax: only the first row of a run is computed",
         _SOFTMAX,
-        *afterwards(
-            "bridge_softmax_cpu(call, executor)", zeroed(_ROWS, "call->dtype", "call->output.data")
-        ),
+        "run.rows = here_.count;",
+        "run.rows = 1;",
         keyword="softmax",
     ),
     Fault(
-        "softmax: gradient zeroed",
+        "softmax: results whose columns lie apart are not written",
         _SOFTMAX,
-        *afterwards(
-            "bridge_softmax_derivative_cpu(call, executor)",
-            zeroed(_ROWS, "call->dtype", "call->output.data"),
-        ),
+        "if (memory_.row[kMostOperands] != nullptr) scatter_result();",
+        "",
+        tests=LAYOUTS,
+        keyword="apart",
+    ),
+    Fault(
+        "softmax: the gradient takes y as the cotangent too",
+        _SOFTMAX,
+        "now.v = caller.operand(1);",
+        "now.v = caller.operand(0);",
         keyword="softmax",
     ),
     Fault(
         "softmax: g overwritten by the backward pass",
         _SOFTMAX,
-        *afterwards(
-            "bridge_softmax_derivative_cpu(call, executor)",
-            "bridge_softmax_derivative onto_g = *call;\n    onto_g.output = onto_g.v;\n"
-            "    bridge_softmax_derivative_cpu(&onto_g, executor);",
-        ),
+        "now.v = caller.operand(1);\n    now.output = caller.output();",
+        "now.v = now.output = caller.operand(1);",
         tests=UNWRITTEN,
         keyword="softmax",
     ),
     Fault(
         "softmax: mask dropped",
         _SOFTMAX,
-        *before(_SOFTMAX_BOUND, "    call.mask.data = nullptr;\n"),
+        "if (has_mask) now.mask = caller.operand(1);",
+        "",
         keyword="softmax",
     ),
     Fault(
         "softmax: scale dropped",
-        _SOFTMAX,
-        *before(_SOFTMAX_BOUND, "    call.scale = 1.0;\n"),
+        _SOFTMAX_PROGRAMS,
+        "Scale.of(scale, dtype)",
+        "Scale.of(1.0, dtype)",
         keyword="softmax",
+    ),
+    Fault(
+        "softmax: two parameters of a call in each other's place",
+        _SOFTMAX,
+        """\
+  scale.half = static_cast<Real>(parameter(view, 0));
+  scale.rate = static_cast<Real>(parameter(view, 1));
+""",
+        """\
+  scale.half = static_cast<Real>(parameter(view, 1));
+  scale.rate = static_cast<Real>(parameter(view, 0));
+""",
+        keyword="softmax",
+    ),
+    Fault(
+        "softmax on CUDA: two parameters of a call in each other's place",
+        "cpp/ops/softmax/softmax.cu",
+        """\
+  scale.half = static_cast<Real>(parameter(view, 0));
+  scale.rate = static_cast<Real>(parameter(view, 1));
+""",
+        """\
+  scale.half = static_cast<Real>(parameter(view, 1));
+  scale.rate = static_cast<Real>(parameter(view, 0));
+""",
+        tests="tests/generated/test_emulated.py::test_kernels_written_by_hand[12]",
     ),
     Fault(
         "softmax: scale dropped from the gradient",
         _SOFTMAX,
-        *before(_JACOBIAN_BOUND, "    call.scale = 1.0;\n"),
+        "run.scale = parameter(view, 0);",
+        "run.scale = 1.0;",
         keyword="softmax",
     ),
     Fault(
-        "softmax: causal rule dropped",
+        "softmax: last columns of a call are not read",
         _SOFTMAX,
-        *before(_SOFTMAX_BOUND, "    call.space.causal = 0;\n"),
+        "if (has_last_) {",
+        "if (false) {",
         keyword="causal",
     ),
     Fault(
-        "softmax: diagonal off by one where there are fewer or more queries than keys",
-        "cpp/ops/softmax/softmax.cpp",
-        "query + 1 + space.cols - space.size[space.dims - 1]",
-        "query + (space.cols == space.size[space.dims - 1]) + space.cols - "
-        "space.size[space.dims - 1]",
+        "softmax: rows do not see their last column",
+        "cpp/drivers/rows/run_rows.h",
+        "smaller(last, run.cols - 1) + 1;",
+        "smaller(last, run.cols);",
         keyword="causal",
+    ),
+    Fault(
+        "softmax: in the program, rows do not see their last column",
+        _SOFTMAX_PROGRAMS,
+        "functions.column() > last",
+        "functions.column() >= last",
+        keyword="causal",
+    ),
+    Fault(
+        "softmax: torch's diagonal begins at the first key, with fewer or more queries too",
+        "bridge/torch/_adapter/arrays.py",
+        "torch.arange(keys - queries, keys, ",
+        "torch.arange(queries, ",
+        keyword="causal and torch",
+    ),
+    Fault(
+        "softmax: JAX's diagonal begins at the first key, with fewer or more queries too",
+        "bridge/jax/_adapter/arrays.py",
+        "jnp.arange(keys - queries, keys)",
+        "jnp.arange(queries)",
+        keyword="causal and jax",
+    ),
+    Fault(
+        "softmax: kernels written by hand run programs with other constants",
+        "cpp/program/program_key.h",
+        "    return is_same(code, from, count);\n",
+        "    return true;\n",
+        tests="tests/generated/test_hand_written.py::test_other_programs_are_not_taken",
     ),
     Fault(
         "softmax: a fully masked row is uniform",
@@ -189,7 +234,7 @@ SOFTMAX = (
     ),
     Fault(
         "softmax: the gradient of a fully masked row is uniform",
-        "cpp/ops/softmax/softmax_derivative_kernel.cpp",
+        _JACOBIAN,
         "    const Real value = math::softmax_jacobian(",
         "    const Real value = dot == 0 ? scale * to_real<Real>(v[i]) / Real(count)\n"
         "                                : math::softmax_jacobian(",
@@ -197,29 +242,63 @@ SOFTMAX = (
     ),
     Fault(
         "softmax: wide instruction sets round differently",
-        "cpp/ops/softmax/softmax_derivative_kernel.cpp",
-        "      for (int64_t i = 0; i < count; ++i) sum[i] = math::fma(-factor[i], dot, sum[i]);\n",
+        _JACOBIAN,
+        _JACOBIAN_LINE,
         "#if defined(__AVX2__)\n"
-        "      for (int64_t i = 0; i < count; ++i) sum[i] = sum[i] - factor[i] * dot;\n"
-        "#else\n"
-        "      for (int64_t i = 0; i < count; ++i) sum[i] = math::fma(-factor[i], dot, sum[i]);\n"
-        "#endif\n",
+        "    const Real value = scale * to_real<Real>(u[i]) * (to_real<Real>(v[i]) - dot);\n"
+        f"#else\n{_JACOBIAN_LINE}#endif\n",
         tests=ISAS,
         keyword="softmax",
     ),
     Fault(
         "softmax: a mask of one batch indexed by batch",
-        "cpp/bindings/calls/row_binding.cpp",
-        "operand.shape[own] == 1) continue;",
-        "false) continue;",
+        "cpp/bindings/calls/program_call.cpp",
+        "own.shape[d] == 1 ? 0 : strides[d];",
+        "strides[d];",
         tests=LAYOUTS,
         keyword="mask",
     ),
     Fault(
+        "softmax: powers are not brought to the row's shift",
+        _SOFTMAX_PROGRAMS,
+        "    magic = where(is_moderate, form.magic - whole, form.magic)\n",
+        "    magic = where(is_moderate, form.magic + 0.0 * whole, form.magic)\n",
+        tests="tests/test_values.py::test_rows_far_from_zero",
+    ),
+    Fault(
         "softmax: second order without one of its terms",
-        "bridge/ops/softmax.py",
-        "PRODUCT | TERM_U | TERM_V, params), (0,)))",
-        "PRODUCT | TERM_U, params), (0,)))",
+        _SOFTMAX_RULES,
+        "moved = (True, True, True, False)",
+        "moved = (True, True, False, False)",
+        keyword="softmax",
+    ),
+    Fault(
+        "softmax: forward mode of the gradient without one of its terms",
+        _SOFTMAX_RULES,
+        'of_w or kind == "jacobian")',
+        "of_w)",
+        keyword="softmax and jax",
+    ),
+    Fault(
+        "softmax: terms of the third order do not change places",
+        _SOFTMAX_RULES,
+        "asked = (product, of_u, of_w, of_v)",
+        "asked = (product, of_u, of_v, of_w)",
+        tests="tests/jax/test_every_op.py::test_transform_of_a_loss",
+        keyword="softmax",
+    ),
+    Fault(
+        "softmax: terms of a derivative have the wrong sign",
+        _SOFTMAX_PROGRAMS,
+        "functions.fma(-factor, dot, total)",
+        "functions.fma(factor, dot, total)",
+        keyword="softmax",
+    ),
+    Fault(
+        "softmax: a serialized program loses its family",
+        "bridge/lang/codes.py",
+        'fields["family"] = list(family)',
+        "pass",
         keyword="softmax",
     ),
     Fault(
@@ -507,20 +586,6 @@ DECLARED = (
         'return builder.apply("add", column, builder.operand(first, 0, 0, "int"))',
         "return column",
         tests="tests/jax/test_split_columns.py::test_a_shared_chunk_is_sent_as_its_terms",
-    ),
-    Fault(
-        "softmax of split columns: powers are not brought to the row's shift",
-        "bridge/ops/softmax_programs.py",
-        "    magic = where(is_moderate, form.magic - whole, form.magic)\n",
-        "    magic = where(is_moderate, form.magic + 0.0 * whole, form.magic)\n",
-        tests="tests/torch/test_softmax_of_parts.py::test_bits_of_whole_rows[float32-1024-4-1.0-0]",
-    ),
-    Fault(
-        "softmax of split columns: keys are hidden as in the first part",
-        "bridge/ops/parts.py",
-        " - split.index(ndim - 1) * own_keys",
-        "",
-        tests="tests/torch/test_softmax_of_parts.py::test_bits_of_derivatives[float32-24-4-1.0-1]",
     ),
     Fault(
         "declared ops: a chunk shared by parts of the columns is added in another's place",

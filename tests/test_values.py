@@ -141,6 +141,15 @@ def test_rows_sum_to_one(framework: Any, rng: Any, dtype: str, length: int) -> N
     assert np.all(np.abs(total - 1) <= 4 * EPSILON[dtype])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_far_from_zero(framework: Any, rng: Any, dtype: str) -> None:
+    """Powers of the keys themselves would be infinite, or 0."""
+    case = Softmax((401, 40))
+    inputs = case.draw(rng, dtype)
+    inputs.arguments[0][...] += np.arange(-2000, 2001, 10, numpy_dtype(dtype))[:, None]
+    check(framework, case, inputs)
+
+
 SPECIAL_ROWS = [
     [-INF] * 5,
     [-INF, 1.0, -INF, 2.0, -INF],

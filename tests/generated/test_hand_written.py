@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.jax.subprocess_run import run
+
 # In a process of its own, because all compiled programs are removed for the second run.
 PROGRAM = """
 import itertools
@@ -98,3 +100,34 @@ def test_bits_of_the_interpreter(isa: str) -> None:
         pytest.skip(f"this processor does not run {isa}")
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 1000
+
+
+# In a process of its own, in which no other test has removed the kernels.
+OTHERS = """
+from dataclasses import replace
+import torch
+from bridge import _native
+from bridge.catalogue.softmax_programs import jacobian_program
+from bridge.ops import PROGRAM
+from bridge.torch._adapter.autograd import call
+
+y, g = torch.softmax(torch.randn(9, 70), -1), torch.randn(9, 70)
+y[:, ::2] = 0
+params = jacobian_program(0.5, "float32", False)
+before = _native.generated_calls()
+own = call(PROGRAM, (y, g), params)[0]
+assert _native.generated_calls() == before + 1
+# Half of the columns, where y is 0, add 1 to the inner product.
+other = replace(params, code=params.code.replace("-0x0.0p+0", "0x1.0p+0"))
+torch.testing.assert_close(call(PROGRAM, (y, g), other)[0], own - 0.5 * 35 * y)
+narrow = g.bfloat16()
+mixed = call(PROGRAM, (y, narrow), params)[0]
+assert _native.generated_calls() == before + 1
+assert torch.equal(mixed, call(PROGRAM, (y, narrow.float()), params)[0])
+"""
+
+
+@pytest.mark.processes
+def test_other_programs_are_not_taken() -> None:
+    """Another constant, or another dtype, is another program."""
+    run(OTHERS, BRIDGE_COMPILE="0")
