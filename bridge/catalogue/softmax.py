@@ -166,8 +166,8 @@ def check_softmax(
         )
     if mask is not None:
         _check_mask(function, x, mask)
-    # -0.0 becomes 0.0, which it equals: equal parameters are the same call. Others stay the object
-    # that they are, by which a call beside a sink is found again.
+    # -0.0 becomes 0.0, because equal parameters are the same call. Any other number stays the same
+    # object, by which a call with a sink is found again.
     return check_scale(function, scale) or 0.0
 
 

@@ -1,7 +1,8 @@
 """Softmax of a scaled row whose elements may be hidden, and its derivatives, as programs.
 
-The operations are those of cpp/math/softmax.h, in its order. `last` is the last column that each
-row sees, such as under the causal rule.
+`last` is the last visible column of each row, for the causal rule. softmax and softmax_jacobian
+have kernels written by hand, with the same operations in the same order (cpp/math/softmax.h). Their
+scale is a parameter, so one kernel takes every scale.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _WHOLE_BITS = {"bfloat16": 8, "float16": 6}
 
 @dataclass(frozen=True)
 class Scale:
-    """A scale as the powers take it: `SoftmaxScale` of cpp/math/softmax.h."""
+    """A scale in the form that powers use: `SoftmaxScale` of cpp/math/softmax.h."""
 
     half: float
     rate: float
@@ -57,7 +58,7 @@ class Scale:
 
     @classmethod
     def of(cls, scale: float, dtype: str) -> Scale:
-        """For results of a dtype."""
+        """Returns the scale for results of a dtype."""
         arithmetic = arithmetic_of(dtype)
         form, rounded = _FORMATS[arithmetic], np.dtype(arithmetic).type
         size, sign = min(abs(scale), form.largest / 4), math.copysign(1.0, scale)
@@ -68,7 +69,7 @@ class Scale:
         halvings = form.most_halvings if size < form.small else 0
         twice = size * 2.0**halvings * 2
         rate = twice * _LOG2E
-        # The product's own rounding, as fma gives it.
+        # The rounding error of the product, which is exact, as by fma.
         low = float(Fraction(twice) * Fraction(_LOG2E) - Fraction(rate)) + twice * _LOG2E_LOW
         low = (rate - float(rounded(rate))) + low
         rate = float(rounded(rate))
@@ -128,7 +129,7 @@ def _parameters(scale: Scale, count: int) -> list[Any]:
 def _power(
     key: Any, largest: Any, rate: Any, rate_low: Any, floor_of_scale: Any, form: _Format
 ) -> Any:
-    """`softmax_power` from the shift of `softmax_shift`."""
+    """Returns `softmax_power`, with the shift of `softmax_shift`."""
     fma, where = functions.fma, functions.where
     is_moderate = abs(largest * rate) < 4.0 * form.bound
     whole = fma(largest, rate, form.magic) - form.magic
@@ -144,7 +145,7 @@ def _power(
 
 
 def _inverse(power: Any, dtype: str) -> tuple[Any, Any]:
-    """`softmax_inverse` of the sum of `softmax_term`: the inverse, and what that lacks."""
+    """Returns `softmax_inverse` of the sum of `softmax_term`: the inverse and its rounding error."""
     fma = functions.fma
     if dtype == "float64":
         total, rest = functions.sum(power), None
@@ -191,7 +192,7 @@ def softmax_derivative(
 
 @functools.lru_cache(maxsize=1024)
 def softmax_program(scale: float, dtype: str, present: tuple[bool, bool]) -> ProgramParams:
-    """Returns the call on x and those of mask and last that are present."""
+    """Returns the call on x and, if `present`, mask and last."""
     static = {"scale": Scale.of(scale, dtype), "dtype": dtype}
     return _params(softmax, (True, *present), static, dtype, ("softmax", scale, present[1]))
 
@@ -251,7 +252,7 @@ def _params(
 
 
 def _factor(scale: float, dtype: str) -> float:
-    """`softmax_derivative_scale`."""
+    """Returns the scale, or the finite number of the arithmetic type that is nearest to it."""
     if dtype == "float64":
         return scale
     largest = _FORMATS["float32"].largest

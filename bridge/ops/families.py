@@ -17,7 +17,7 @@ from bridge.ops.program_params import ProgramParams
 
 
 class Family(Protocol):
-    """The rules of a family. `place` is the member's place in it, numbers and text."""
+    """The rules of a family. `place` names a program of the family: numbers and text."""
 
     def jvp(
         self,
@@ -27,7 +27,7 @@ class Family(Protocol):
         tangents: Operands,
         params: ProgramParams,
     ) -> list[Call[ProgramParams]]:
-        """As `Op.jvp`."""
+        """See `Op.jvp`."""
         ...
 
     def vjp(
@@ -39,15 +39,15 @@ class Family(Protocol):
         wanted: Sequence[bool],
         specs: Sequence[Spec | None],
     ) -> list[tuple[Call[ProgramParams], Places]]:
-        """As `Op.vjp`."""
+        """See `Op.vjp`."""
         ...
 
     def is_linear_in(self, place: tuple[Any, ...], position: int) -> bool:
-        """As `Op.is_linear_in`."""
+        """See `Op.is_linear_in`."""
         ...
 
 
-# By name. A module that states a family adds it; bridge.torch and bridge.jax import all of them.
+# The families by name. A module that states one adds it; bridge.torch and bridge.jax import all.
 FAMILIES: dict[str, Family] = {}
 
 
