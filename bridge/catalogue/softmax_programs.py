@@ -145,7 +145,7 @@ def _power(
 
 
 def _inverse(power: Any, dtype: str) -> tuple[Any, Any]:
-    """Returns `softmax_inverse` of the sum of `softmax_term`: the inverse and its rounding error."""
+    """Returns `softmax_inverse` of the sum of `softmax_term`: the inverse, its rounding error."""
     fma = functions.fma
     if dtype == "float64":
         total, rest = functions.sum(power), None
