@@ -296,7 +296,7 @@ SOFTMAX = (
     ),
     Fault(
         "softmax: a serialized program loses its family",
-        "bridge/lang/codes.py",
+        "bridge/lang/codes/texts.py",
         'fields["family"] = list(family)',
         "pass",
         keyword="softmax",
@@ -375,7 +375,7 @@ BIAS_DROPOUT_ADD = (
     ),
     Fault(
         "bias_dropout_add: another operand's cotangent passed on",
-        "bridge/lang/codes.py",
+        "bridge/lang/codes/properties.py",
         "found.append(sources[node.static[0]] if is_it else None)",
         'found.append(("cotangent", 0))',
         keyword="dropout",
@@ -539,7 +539,7 @@ DECLARED = (
     ),
     Fault(
         "declared ops: reverse mode uses the program of forward mode",
-        "bridge/lang/codes.py",
+        "bridge/lang/codes/properties.py",
         'if "jvp" not in fields or any(name != "tangent" for name, _ in chosen):',
         "if True:",
         tests=f"{_DECLARED}::test_same_bits_to_the_second_order",
@@ -554,7 +554,7 @@ DECLARED = (
     ),
     Fault(
         "declared ops: shards keep the number of their own first element",
-        "bridge/lang/codes.py",
+        "bridge/lang/codes/properties.py",
         'return any(node.operation == "keep" for node in program.nodes)',
         "return False",
         tests=f"{_DECLARED}::test_sharded_jit",
@@ -562,7 +562,7 @@ DECLARED = (
     ),
     Fault(
         "declared ops: a program of a later version is read as one of today",
-        "bridge/lang/codes.py",
+        "bridge/lang/codes/texts.py",
         "if version > VERSION:",
         "if version > VERSION + 1:",
         tests="tests/exported/test_exported.py::test_a_later_version_is_named",
@@ -695,7 +695,7 @@ DECLARED = (
     ),
     Fault(
         "16-bit types: the label's column of a softmax's gradient is as rough as the others",
-        "bridge/lang/narrowing.py",
+        "bridge/lang/codes/narrowing.py",
         '_PASSES = {"mul"',
         '_PASSES = {"add": (0, 1), "mul"',
         tests="tests/lang/test_narrowing.py::test_gradients_of_log_sums",

@@ -1,6 +1,6 @@
 """Declared ops: one op that runs any program of `bridge.lang`, including its derivatives.
 
-A call has its program as text (bridge/lang/codes.py). Its operands are those of the program. If the
+A call has its program as text (bridge/lang/codes). Its operands are those of the program. If the
 program draws random words and the array is a part of another one, an integer follows: the number of
 the first element.
 """

@@ -1,0 +1,53 @@
+"""Serialized programs: their text, and what adapters ask of it."""
+
+from bridge.lang.codes.properties import (
+    draws,
+    is_linear_in,
+    kept_results,
+    passed_on,
+    reductions,
+    reverse,
+    tells_columns_apart,
+    twins,
+    zeros,
+)
+from bridge.lang.codes.texts import (
+    Coded,
+    Tag,
+    code_of,
+    computed,
+    jvp,
+    parse,
+    saving,
+    stage,
+    summands,
+    texts_of,
+    vjp,
+    wanted,
+    without_kept,
+)
+
+__all__ = [
+    "Coded",
+    "Tag",
+    "code_of",
+    "computed",
+    "draws",
+    "is_linear_in",
+    "jvp",
+    "kept_results",
+    "parse",
+    "passed_on",
+    "reductions",
+    "reverse",
+    "saving",
+    "stage",
+    "summands",
+    "tells_columns_apart",
+    "texts_of",
+    "twins",
+    "vjp",
+    "wanted",
+    "without_kept",
+    "zeros",
+]
