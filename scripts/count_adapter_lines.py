@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts the lines of code of each family of ops in the two adapters.
 
-A family is a file of bridge/catalogue, and softmax. Its lines are those of its files in
+A family is a file of declarations in bridge/catalogue. Its lines are those of its files in
 bridge/torch/_ops and bridge/jax/_ops, as formatted, without docstrings, comments, blank lines and
 overloads: the code outside kernels and declarations. Import lines, which only name code elsewhere,
 have a column of their own. The exit status is 1 unless every family has fewer than LIMIT lines

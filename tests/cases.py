@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from bridge.cli.parity.softmax_accuracy import reference
 from bridge.lang.gelu_reference import gelu_derivative
 from bridge.lang.philox import words
 from tests.frameworks import EPSILON, FORMS, Everything, numpy_dtype
+from tests.softmax_reference import reference
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from bridge.catalogue.softmax_programs import (
     jacobian_program,
     softmax_program,
 )
-from bridge.cli.parity.softmax_accuracy import derivative_reference, reference, visible_columns
 from bridge.lang import philox
 from bridge.ops import PROGRAM, ProgramParams
 from bridge.ops.traced import traced
+from tests.softmax_reference import derivative_reference, reference, visible_columns
 
 RANKS = range(1, 11)
 

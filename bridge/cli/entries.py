@@ -20,7 +20,17 @@ _SHAPES: dict[str, Callable[[Shape, int], Shape]] = {
     "row": lambda rows, d: (d,),
     "per row": lambda rows, d: rows,
     "label": lambda rows, d: rows,  # integers below d
+    "residual": lambda rows, d: (*rows, d),  # it decides the dtype of the result
+    "integer": lambda rows, d: (),
+    # Masks broadcast from the right, as [batch, heads, queries, keys].
     "mask": lambda rows, d: (*rows, d),
+    "byte mask": lambda rows, d: (*rows, d),
+    "mask of keys": lambda rows, d: (d,),
+    "byte mask of queries": lambda rows, d: (rows[-1], 1),
+    "mask of batches and keys": lambda rows, d: (rows[0], *(1,) * (len(rows) - 1), d),
+    "mask of batches": lambda rows, d: (*rows[:1], *(1,) * (len(rows) - 2), *rows[1:][-1:], d),
+    "byte mask of heads": lambda rows, d: (1, rows[1], *(1,) * (len(rows) - 1)),
+    "causal mask": lambda rows, d: (rows[-1], d),
     "sink": lambda rows, d: (*rows, 1),
     "table": lambda rows, d: (*rows[-1:], d),
     # Factors of a matrix product. Each row has its own few features; each feature has one column.
@@ -28,11 +38,13 @@ _SHAPES: dict[str, Callable[[Shape, int], Shape]] = {
     "projection": lambda rows, d: (d, math.prod(rows) * _own(d)),
     "offset": lambda rows, d: (d,),
 }
-ARRAYS = {"full": 1, "packed": 2}  # the number of elements per column
+ARRAYS = {"full": 1, "packed": 2, "residual": 1}  # the number of elements per column
 # Roles whose operands have a part for each row.
-OF_ROWS = ("full", "packed", "per row", "label", "mask", "sink", "hidden")
+OF_ROWS = (*ARRAYS, "per row", "label", "mask", "byte mask", "sink", "hidden")
+OF_ROWS += ("mask of batches", "mask of batches and keys")
 FACTORS = ("hidden", "projection")
-FIXED = ("label", "mask", "table", "offset")  # roles without gradients here
+MASKS = tuple(role for role in _SHAPES if "mask" in role)
+FIXED = ("label", "table", "offset", "integer", *MASKS)  # roles without gradients here
 
 
 def _own(d: int) -> int:
@@ -41,7 +53,7 @@ def _own(d: int) -> int:
 
 
 def shape_of(role: str, space: Shape) -> Shape:
-    return _SHAPES[role](space[:-1], space[-1])
+    return _SHAPES[role](space[:-1], space[-1]) if space else ()
 
 
 def draw(role: str, space: Shape, dtype: Any, random: np.random.Generator) -> np.ndarray:
@@ -49,8 +61,15 @@ def draw(role: str, space: Shape, dtype: Any, random: np.random.Generator) -> np
     shape = shape_of(role, space)
     if role == "label":
         return np.asarray(random.integers(0, space[-1], shape))
-    if role == "mask":
-        return random.random(shape) < 0.3
+    if role == "integer":
+        return random.integers(-(2**63), 2**63 - 1, shape, endpoint=True)
+    if role == "causal mask":
+        return np.triu(np.ones(shape, bool), shape[1] - shape[0] + 1)
+    if role in MASKS:
+        hidden = random.random(shape) < 0.3
+        # Each non-zero byte hides.
+        bytes_of = random.choice(np.array([1, 2, 128, 255], np.uint8), shape)
+        return np.where(hidden, bytes_of, np.uint8(0)) if "byte" in role else hidden
     if role in FACTORS:
         return _factor(role, space, random).astype(dtype)
     if role == "offset":  # added to an exact product, also without a rounding
@@ -79,6 +98,41 @@ def is_filled(role: str, space: Shape) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """The part of an entry that parity alone uses.
+
+    Attributes:
+      op: the family of ops in the report and in --ops.
+      exact: the expression in float64, of tensors by name; None if `in_torch` is exact.
+      at_value: True if the derivatives are taken at the value that the op returned, rounded to its
+        dtype; `exact` finds this value in operand "y".
+      second_order, hessian: True to compare the gradients of gradients, and products of the Hessian
+        with vectors.
+      widest: x is also compared with values up to ±widest, where each number is judged by itself
+        and not as a part of its row; 0 for ops whose rows are judged as a whole.
+      extremes: True if x and the cotangent are also compared with infinities, NaN and extremes.
+      dimensions: the least number of dimensions of x.
+      are_rows_independent: True if the results of a row depend on the operands of this row alone.
+      own: True if the frameworks' own ops compute the same.
+      shapes: further shapes, for value, gradients and tangent.
+      usual: True if the op is compared at the places that all ops share; `shapes` alone otherwise.
+    """
+
+    op: str = "catalogue"
+    exact: Callable[[Operands], Any] | None = None
+    at_value: bool = False
+    second_order: bool = False
+    hessian: bool = False
+    widest: float = 0.0
+    extremes: bool = False
+    dimensions: int = 1
+    are_rows_independent: bool = True
+    own: bool = True
+    shapes: tuple[Shape, ...] = ()
+    usual: bool = True
+
+
+@dataclass(frozen=True)
 class Entry:
     """An op with operands.
 
@@ -91,6 +145,7 @@ class Entry:
       added: two operands whose sum is first rounded to an array's dtype.
       moved: the least number of arrays of a row's size that the forward and the backward pass read
         or write. None means all operands, and in the backward pass also their gradients.
+      compared: the part that parity alone uses.
     """
 
     name: str
@@ -101,6 +156,7 @@ class Entry:
     in_jax: Callable[[Operands], Any]
     added: tuple[str, ...] = ()
     moved: tuple[float, float] | None = None
+    compared: Comparison = Comparison()
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -188,6 +188,8 @@ def test_the_full_set_covers_what_the_targets_speak_of(op, framework):
         *(("declared", form) for form in declared.FORMS),
         *(("catalogue", form) for form in ENTRIES),
         ("linear_cross_entropy", "4 features"),
+        ("bias_gelu", "tanh"),
+        *(("softmax", form) for form in ("plain", "masked", "causal")),
     ],
 )
 def test_programs_and_their_peers_compute_the_same(name, form):

@@ -36,10 +36,10 @@ def process(*arguments: str, encoding: str = "utf-8", **how: Any) -> subprocess.
 def parity_report() -> dict[str, Any]:
     pytest.importorskip("torch")
     pytest.importorskip("jax")
-    from bridge.cli.parity import command, softmax
+    from bridge.cli.parity import command, grid
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(softmax, "PLACES", (softmax.Place((3, 5), quick=True, own=True),))
+        patch.setattr(grid, "PLACES", (grid.Place((3, 5), quick=True, own=True),))
         return command.measure(quick=True, ops=("softmax", "border"))
 
 

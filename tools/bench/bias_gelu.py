@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
-from tools.bench.cases import Case, Function, Make, Op
+from bridge.cli.catalogue import COMPARED
+from tools.bench.cases import Case, Function
+from tools.bench.catalogue import OfEntries
 
 SMALL, LARGE = (64, 1024), (4096, 4096)
 
 
-class BiasGelu(Op):
+class BiasGelu(OfEntries):
     name = "bias_gelu"
+    entries: ClassVar = {kind: COMPARED[f"bias_gelu {kind}"] for kind in ("tanh", "none")}
 
     def cases(self, framework: str, quick: bool) -> Iterator[Case]:
         kinds = [("float32", "tanh"), ("float32", "none"), ("bfloat16", "tanh")]
@@ -33,12 +36,7 @@ class BiasGelu(Op):
         tiny = {"torch": ("forward", "forward+backward"), "jax": ("chain", "outside jit")}
         yield from self.extremes(framework, quick, "tanh", tiny[framework])
 
-    def moved(self, case: Case) -> tuple[float, float]:
-        return 2.0, 3.0  # x → y; (x, g) → dx
-
-    def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return (make.normal(*case.shape), make.normal(case.shape[-1])), ()
-
+    # Tiny calls are timed, which a dictionary of operands would slow down.
     def bridged(self, case: Case, ops: Any) -> Function:
         function, form = ops.bias_gelu, case.form
         return lambda x, bias: function(x, bias, approximate=form)
@@ -48,12 +46,6 @@ class BiasGelu(Op):
 
         form = case.form
         return lambda x, bias: gelu(x + bias, approximate=form)
-
-    def in_jax(self, case: Case) -> Function:
-        import jax
-
-        approximate = case.form == "tanh"
-        return lambda x, bias: jax.nn.gelu(x + bias, approximate=approximate)
 
     def into(self, name: str, case: Case, out: Any) -> Function | None:
         import torch

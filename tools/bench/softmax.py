@@ -5,9 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
-from tools.bench.cases import Case, Function, Make, Op
+from bridge.cli.catalogue import (
+    scaled_causal_softmax,
+    scaled_masked_softmax,
+    scaled_softmax,
+    softmax_entry,
+)
+from bridge.cli.entries import shape_of
+from tools.bench.cases import Case, Function
+from tools.bench.catalogue import OfEntries
 
 # The first shapes are attention scores, [batch, heads, queries, keys].
 SCORES = ((32, 12, 128, 128), (8, 16, 512, 512))
@@ -16,12 +24,18 @@ LONG_ROWS = (64, 32768)
 # The same number of elements, in rows of 1 Ki to 1 Mi.
 GROWTH = tuple((1 << (22 - bits), 1 << bits) for bits in (10, 12, 14, 16, 18, 20))
 SCALE = 0.125
+MASK = "mask of batches"  # one for all heads
 
 
-class Softmax(Op):
+class Softmax(OfEntries):
     """`plain` has no scale, like torch.softmax; the other forms have `SCALE`."""
 
     name = "softmax"
+    entries: ClassVar = {
+        "plain": softmax_entry(scaled_softmax, scale=1.0),
+        "masked": softmax_entry(scaled_masked_softmax, MASK, SCALE),
+        "causal": softmax_entry(scaled_causal_softmax, "causal mask", SCALE),
+    }
     starts_from_kept = True
 
     def cases(self, framework: str, quick: bool) -> Iterator[Case]:
@@ -55,43 +69,8 @@ class Softmax(Op):
 
     def bytes(self, case: Case) -> int:
         has_mask = case.form == "masked" and case.what.startswith("forward")
-        return super().bytes(case) + (math.prod(_mask_shape(case.shape)) if has_mask else 0)
-
-    def moved(self, case: Case) -> tuple[float, float]:
-        # x → y and (y, g) → dx; a causal mask leaves half of the elements to read.
-        return (1.5, 2.0) if case.form == "causal" else (2.0, 3.0)
-
-    def operands(self, case: Case, make: Make) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        x = make.normal(*case.shape)
-        if case.form == "masked":
-            return (x,), (make.hidden(*_mask_shape(case.shape)),)
-        if case.form == "causal":
-            return (x,), (make.upper(*case.shape[-2:]),)
-        return (x,), ()
-
-    def bridged(self, case: Case, ops: Any) -> Function:
-        if case.form == "masked":
-            function = ops.scaled_masked_softmax
-            return lambda x, mask: function(x, mask, SCALE)
-        if case.form == "causal":
-            function = ops.scaled_causal_softmax
-            return lambda x, _: function(x, SCALE)
-        return ops.scaled_softmax
-
-    def in_torch(self, case: Case) -> Function:
-        import torch
-
-        if case.form == "plain":
-            return lambda x: torch.softmax(x, -1)
-        return lambda x, mask: torch.softmax((x * SCALE).masked_fill(mask, -math.inf), -1)
-
-    def in_jax(self, case: Case) -> Function:
-        import jax
-        import jax.numpy as jnp
-
-        if case.form == "plain":
-            return lambda x: jax.nn.softmax(x, axis=-1)
-        return lambda x, mask: jax.nn.softmax(jnp.where(mask, -jnp.inf, x * SCALE), axis=-1)
+        mask = math.prod(shape_of(MASK, case.shape)) if has_mask else 0
+        return super().bytes(case) + mask
 
     def into(self, name: str, case: Case, out: Any) -> Function | None:
         import torch
@@ -134,8 +113,3 @@ class Softmax(Op):
 
             return softmax
         return super().library(name, case)
-
-
-def _mask_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the shape of one mask for all heads of the attention scores."""
-    return (shape[0], 1, *shape[2:]) if len(shape) == 4 else shape

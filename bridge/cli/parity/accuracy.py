@@ -1,7 +1,7 @@
 """Errors of results against float64 in ULP, and their bounds: the part that all ops share.
 
-An op provides its true values and the errors of its arithmetic. This module adds the rounding to a
-narrower dtype and the tree of column sums. Each op states all its bounds in its `BOUNDS`.
+The judge provides true values and the errors of the arithmetic. This module adds the rounding to a
+narrower dtype.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from bridge.lang.dtypes import DTYPES, FLOATING
-from bridge.lang.trees import CHUNK_ROWS, LEAF_ROWS
 
 Array = np.ndarray
 
@@ -43,9 +42,8 @@ FORMATS = {
     if name in FLOATING
 }
 
-# A result narrower than the arithmetic has one more rounding, half an ULP of its own dtype. A sum
-# of columns has one rounding per addition of its tree, relative to the sum of the absolute values.
-BOUNDS: dict[str, Any] = {"result_ulp": 0.5, "chunk_rows": CHUNK_ROWS, "leaf_rows": LEAF_ROWS}
+# A result narrower than the arithmetic has one more rounding, half an ULP of its own dtype.
+BOUNDS: dict[str, Any] = {"result_ulp": 0.5}
 
 
 @dataclass(frozen=True)
@@ -89,24 +87,6 @@ def of_elements(got: Array, true: Truth, dtype: str) -> Errors:
     rounding = BOUNDS["result_ulp"] * fmt.ulp(true.values) if fmt.bits < 24 else 0.0
     unit = np.maximum(fmt.ulp(true.values), true.unit)
     return compare(got, true.values, unit, true.allowed + rounding, fmt)
-
-
-def of_sums(got: Array, terms: Truth, dtype: str, arithmetic: str) -> Errors:
-    """Returns the errors of column sums over the first axis of `terms`, in `dtype`."""
-    fmt, inner = FORMATS[dtype], FORMATS[arithmetic]
-    rows = terms.values.shape[0]
-    chunks = max(1, math.ceil(rows / BOUNDS["chunk_rows"]))
-    additions = min(rows, BOUNDS["leaf_rows"]) + 3 + math.ceil(math.log2(chunks))
-    with np.errstate(all="ignore"):
-        true, size = terms.values.sum(axis=0), np.abs(terms.values).sum(axis=0)
-    allowed = terms.allowed.sum(axis=0) + additions * np.ldexp(size, -inner.bits)
-    allowed = allowed + BOUNDS["result_ulp"] * fmt.ulp(true)
-    if arithmetic == "float64":  # the reference adds in float64 too
-        allowed = allowed + np.ldexp(size, -inner.bits) * max(1, rows)
-    # If the sum of absolute values overflows, partial sums may overflow too: nothing is promised.
-    defined = ~(size > np.ldexp(1.0, inner.highest))
-    unit = np.maximum(fmt.ulp(size), terms.unit.sum(axis=0))
-    return compare(got[defined], true[defined], unit[defined], allowed[defined], fmt)
 
 
 def compare(got: Array, true: Array, unit: Array, allowed: Array, fmt: Format) -> Errors:

@@ -14,8 +14,8 @@ from bridge.cli import machine, options
 from bridge.cli.budget import Budget, Step, go_through, run_within
 from bridge.cli.errors import CommandError
 from bridge.cli.info import usable_isas
-from bridge.cli.parity import accuracy, summary
-from bridge.cli.parity.ops import OPS
+from bridge.cli.parity import accuracy, judge, summary
+from bridge.cli.parity.grid import OPS, cases
 from bridge.cli.rows import Recording
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Parts of the grid besides ops: conversions between frameworks, and rows in other batches.
 BORDER, INVARIANCE = "border", "invariance"
-FORMS = tuple(form for op in OPS.values() for form in op.FORMS)
+FORMS = tuple(form for forms in OPS.values() for form in forms)
 EVERYTHING = (*OPS, INVARIANCE, BORDER)
 MOST_THREADS = 1024  # far more threads would end the process
 
@@ -115,7 +115,7 @@ def measure(
                     "isa": _native.cpu_isa(),
                     "threads": torch.get_num_threads(),
                 },
-                "bounds": {name: OPS[name].BOUNDS for name in ops} | {"all": accuracy.BOUNDS},
+                "bounds": judge.BOUNDS | accuracy.BOUNDS,
                 "cases": len(steps),
                 "cases_of": Counter(step.turn[0] for step in steps),
             }
@@ -143,7 +143,7 @@ def _chosen(
             raise CommandError(f"--forms {form}: no form; {hint}")
     others = [name for name in (INVARIANCE, BORDER) if name in ops]
     chosen = {
-        name: tuple(form for form in OPS[name].FORMS if form in forms)
+        name: tuple(form for form in OPS[name] if form in forms)
         for name in dict.fromkeys(ops)
         if name in OPS
     }
@@ -160,7 +160,7 @@ def _chosen(
         if not of_op:
             raise CommandError(
                 f"--ops {name}: no form named {', '.join(forms)}; its forms are "
-                f"{', '.join(OPS[name].FORMS)}"
+                f"{', '.join(OPS[name])}"
             )
     return chosen, others
 
@@ -176,7 +176,7 @@ def _steps(
     from bridge.cli.parity.measure import in_json
 
     for op, of_op in forms.items():
-        for case in OPS[op].cases(quick, of_op):
+        for case in cases(quick, of_op):
             turn, rows = (case.form, case.dtypes), partial(in_json, case, device, variants, quick)
             yield Step(op, turn, f"parity: {case.form}, {case.dtypes}", rows)
     for entry, name in invariance.cases(quick) if INVARIANCE in others else ():

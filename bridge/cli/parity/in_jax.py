@@ -13,16 +13,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from bridge.cli.parity.grid import CONTIGUOUS, Case
 from bridge.cli.parity.quantities import named
 
-Operands = Mapping[str, Any]  # arrays by name, None for an absent one
+Operands = Mapping[str, Any]  # arrays by name
 Function = Callable[[Operands], Any]
 
 
 def arrays(operands: Mapping[str, Any], device: Any) -> dict[str, Any]:
     """Returns the operands as dense JAX arrays; `compiled` applies the layout."""
-    return {
-        name: None if array is None else jax.device_put(array, device)
-        for name, array in operands.items()
-    }
+    return {name: jax.device_put(array, device) for name, array in operands.items()}
 
 
 def compiled(
@@ -87,10 +84,10 @@ def sharded(case: Case, p: Operands, devices: Sequence[Any]) -> dict[str, Any]:
     mesh = jax.sharding.Mesh(np.array(devices), ("devices",))
 
     def put(name: str, array: Any) -> Any:
-        spec = PartitionSpec("devices") if case.has_rows(name, array.shape) else PartitionSpec()
+        spec = PartitionSpec("devices") if case.has_rows(name) else PartitionSpec()
         return jax.device_put(array, NamedSharding(mesh, spec))
 
-    return {name: None if array is None else put(name, array) for name, array in p.items()}
+    return {name: put(name, array) for name, array in p.items()}
 
 
 def shards_of(case: Case, device: str) -> Sequence[Any]:

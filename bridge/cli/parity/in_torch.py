@@ -14,18 +14,13 @@ from bridge.cli.parity.grid import NUMPY, Case
 from bridge.cli.parity.quantities import named
 
 TORCH = {name: getattr(torch, name) for name in NUMPY}
-Operands = Mapping[str, Any]  # tensors by name, None for an absent one
+Operands = Mapping[str, Any]  # tensors by name
 Function = Callable[[Operands], Tensor]
 
 
 def tensors(case: Case, operands: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Returns the operands as torch tensors in the case's layout."""
-    return case.all_viewed(
-        {
-            name: None if array is None else tensor(array).to(device)
-            for name, array in operands.items()
-        }
-    )
+    return case.all_viewed({name: tensor(array).to(device) for name, array in operands.items()})
 
 
 def tensor(array: np.ndarray) -> Tensor:

@@ -15,7 +15,8 @@ import bridge.torch
 from bridge import _native
 from bridge.cli.parity import in_jax, in_torch
 from bridge.cli.parity.accuracy import Errors
-from bridge.cli.parity.grid import Case, Judge
+from bridge.cli.parity.grid import Case
+from bridge.cli.parity.judge import Judge
 
 Array = np.ndarray
 Results = Mapping[str, Array]
@@ -117,7 +118,7 @@ def measure(
     def differing_in(name: str, other: Results) -> int:
         return differing_bits(case.compared(from_torch[name]), case.compared(other[name]))
 
-    judge = case.judge(given)
+    judge = Judge(case, given)
     rows = []
     for name in case.quantities:
         differing = differing_in(name, from_jax)

@@ -34,9 +34,15 @@ def named(prefix: str, names: Sequence[str], values: Iterable[Any]) -> dict[str,
     return {f"{prefix}{name}": value for name, value in zip(names, values, strict=True)}
 
 
+def order_of(quantity: str) -> tuple[str, str]:
+    """Returns the prefix of a quantity of an input and the input; "" and g for other quantities."""
+    if quantity in _WORDS:
+        return "", "g"
+    prefix = next(prefix for prefix in _OF_AN_INPUT if quantity.startswith(prefix))
+    return prefix, quantity.removeprefix(prefix)
+
+
 def words(quantity: str) -> str:
     """Returns a description of a quantity for the reader of a table."""
-    if quantity in _WORDS:
-        return _WORDS[quantity]
-    prefix = next(prefix for prefix in _OF_AN_INPUT if quantity.startswith(prefix))
-    return _OF_AN_INPUT[prefix].format(quantity.removeprefix(prefix))
+    prefix, operand = order_of(quantity)
+    return _OF_AN_INPUT[prefix].format(operand) if prefix else _WORDS[quantity]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bridge.cli import page
 from bridge.cli.page import Section, heading, paragraph, table
-from bridge.cli.parity.ops import OPS
+from bridge.cli.parity.judge import BOUNDS_IN_WORDS
 from bridge.cli.parity.quantities import words
 from bridge.cli.rows import unfinished
 from bridge.cli.terminal import print_cells
@@ -265,10 +265,9 @@ def sections(report: dict[str, Any], brief: bool = False) -> list[Section]:
         for cells, record in zip(rows, records, strict=True):
             cells[header.index("quantity")] = words(record["quantity"])
         body += heading(op) + table(header, rows, _styles(records, "failed"))
-        body += paragraph(OPS[op].BOUNDS_IN_WORDS, "small")
     if brief:
         return [Section("Parity", body + paragraph(SHORT_NOTE, "small"))]
-    body += paragraph(NOTE, "small")
+    body += paragraph(BOUNDS_IN_WORDS, "small") + paragraph(NOTE, "small")
     for name, part in _parts(report):
         records = part.aggregate(report[name])
         rows = [part.cells(record) for record in records]
