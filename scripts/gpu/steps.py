@@ -24,7 +24,7 @@ command -v ncu || { echo "no ncu"; exit 1; }
     "$@" --profile "$row" || exit 1
 done
 """
-# Ops with modules in bench and parity, and other parts of parity.
+# Families of ops with a module in bench and rows in parity, and other parts of parity.
 OPS = ("bias_dropout_add", "bias_gelu", "softmax")
 OTHERS = ("catalogue", "invariance")
 MEASURED = ("catalogue", *OPS, "declared", "linear_cross_entropy")
