@@ -5,6 +5,7 @@
 //
 //   hand_written_check [calls of each program [seed]]
 #include <bridge/bridge.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "arena.h"
@@ -164,6 +165,63 @@ void check_unread([[maybe_unused]] const Entry& entry, [[maybe_unused]] int64_t 
 #endif
 }
 
+// Fills a row that rounds badly: random numbers, few different ones, whose errors do not average
+// out, or sums by the bits of the column, so that all additions of a level round alike. One element
+// may be much larger, so that every addition above it rounds.
+void fill_hard_row(std::vector<float>& x, double spread) {
+  std::normal_distribution<double> normal(0.0, spread);
+  std::uniform_real_distribution<double> uniform(0.0, 1.0);
+  const int64_t kind = pick(3);
+  const double largest = kind == 1 ? normal(random_bits) : 3 * spread + 10 * uniform(random_bits);
+  const double other = largest - 14 * uniform(random_bits), noise = chance(50) ? 1e-6 : 0.0;
+  double bits[12];
+  for (double& bit : bits) bit = -spread / 6 * uniform(random_bits);
+  for (size_t j = 0; j < x.size(); ++j) {
+    double value = kind == 0 ? normal(random_bits) : 0.0;
+    if (kind == 1) value = other - noise * uniform(random_bits);
+    for (size_t i = 0; i < 12 && kind == 2; ++i) value += (j >> i & 1) != 0 ? bits[i] : 0.0;
+    x[j] = static_cast<float>(value);
+  }
+  if (kind == 1 || chance(50)) x[pick(x.size())] = static_cast<float>(largest);
+}
+
+// Compares softmax of float32 with float64: the relative error of an element with
+// (2 + |scale x - max|) 2^-23, and the sum of a row with 1 in units of 2^-23.
+void check_accuracy(const Entry& entry) {
+  double worst = 0, worst_sum = 0;
+  for (int turn = 0; turn < 3000; ++turn) {
+    static const double scales[] = {1.0, 0.125, -0.37, 1e4}, spreads[] = {0.1, 1.0, 8.0, 60.0};
+    const double scale = pick_from(scales);
+    std::vector<float> x(static_cast<size_t>(1 + pick(chance(50) ? 64 : 4096))), y(x);
+    fill_hard_row(x, pick_from(spreads));
+    for (float& each : x) each = static_cast<float>(each / scale);
+    const std::vector<int32_t> words = with_scale(entry, scale);
+    const bridge_program_array from{x.data(), BRIDGE_FLOAT32, 0, {}, 1};
+    const bridge_program_array to{y.data(), BRIDGE_FLOAT32, 0, {}, 1};
+    bridge_program call{};
+    call.code = words.data(), call.words = static_cast<int64_t>(words.size());
+    call.cols = call.index_cols = static_cast<int64_t>(x.size());
+    call.operands = call.results = 1, call.operand = &from, call.result = &to;
+    ++calls_by_hand;
+    check(bridge_program_cpu(&call, nullptr) == BRIDGE_OK, "a call to measure");
+    double largest = -INFINITY, total = 0, sum = 0;
+    for (const float each : x) largest = std::max(largest, scale * each);
+    for (const float each : x) total += exp(scale * each - largest);
+    for (size_t j = 0; j < x.size(); ++j) {
+      const double below = largest - scale * x[j], expected = exp(-below) / total;
+      sum += y[j];
+      if (expected < 0x1p-126) continue;  // denormal: its last place is larger
+      worst = std::max(worst, fabs(y[j] - expected) / expected / ((2 + below) * 0x1p-23));
+    }
+    worst_sum = std::max(worst_sum, fabs(sum - 1) * 0x1p23);
+  }
+  printf(
+      "float32: error at most %.3f of (2 + |scale x - max|) 2^-23, sums within %.3f units of 1\n",
+      worst, worst_sum);
+  check(worst <= 1, "elements are within (2 + |scale x - max|) 2^-23");
+  check(worst_sum <= 4, "rows sum to 1 within 4 units");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -175,8 +233,12 @@ int main(int argc, char** argv) {
     if (entry.machine[0] == nullptr || !entry.machine[0]->has_whole_rows) continue;
     for (int64_t turn = 0; turn < calls; ++turn)
       check_call(entry, chance(50) ? pick(1100) : pick_from(kCols), 6000);
-    check_call(entry, 1 + pick(3000), 120000);
+    check_call(entry, 1 + pick(3000), 100000);
+    const bool has_only_mask = entry.dtypes[1] == BRIDGE_BOOL && entry.dtypes[2] != BRIDGE_INT64;
+    if (has_only_mask) check_call(entry, 270001, 1);  // more than the powers that a buffer holds
     for (const int64_t cols : {5, 40, 200, 1500}) check_unread(entry, cols);
+    const bool has_one_operand = !is_jacobian(entry) && entry.dtypes[1] == entry.dtypes[0];
+    if (has_one_operand && entry.dtypes[0] == BRIDGE_FLOAT32) check_accuracy(entry);
   }
   check(calls_by_hand > 0 && bridge::interpreter::generated_calls() == calls_by_hand,
         "a call is not taken");

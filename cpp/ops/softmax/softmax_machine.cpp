@@ -103,6 +103,7 @@ class Caller {
   // Calls kernel(run) for runs of rows. place(run) sets the run's operands by `operand`.
   template <class OneRun, class Place>
   void run(OneRun& run, void (*kernel)(const OneRun&), const Place& place) {
+    if (call_.cols == 0) return;  // then a mask has no byte for a row
     run.cols = call_.cols;
     run.streams = !is_gathered_ && (rows_.streamed & 1) != 0;
     here_.walk(rows_, is_gathered_ ? 1 : rows_.count, [&] {
