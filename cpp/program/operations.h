@@ -8,7 +8,7 @@
 namespace bridge::interpreter {
 
 // Versions of the bytecode that this library reads; it has the last one.
-constexpr int32_t kOldestVersion = 11, kVersion = 11;
+constexpr int32_t kOldestVersion = 11, kVersion = 12;
 
 // The operation of an instruction.
 enum Operation : int32_t {
