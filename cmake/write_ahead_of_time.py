@@ -25,6 +25,8 @@ from pathlib import Path
 package = types.ModuleType("bridge")
 package.__path__ = [str(Path(__file__).resolve().parent.parent / "bridge")]
 sys.modules |= {"bridge": package, "bridge._native": types.ModuleType("bridge._native")}
+# An editable install finds submodules in its own tree, which may be another.
+sys.meta_path = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
 
 from bridge.catalogue.ahead_of_time import cuda_requests, hand_written, requests  # noqa: E402
 from bridge.generated.built_kernels import INDEX  # noqa: E402

@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 package = types.ModuleType("bridge")
 package.__path__ = [str(ROOT / "bridge")]
 sys.modules.setdefault("bridge", package)
+# An editable install finds submodules in its own tree, which may be another.
+sys.meta_path = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
 
 from bridge.lang.instructions import (  # noqa: E402
     FIRST_OTHER,

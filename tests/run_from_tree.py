@@ -11,7 +11,7 @@ FROM_TREE = "BRIDGE_TESTS_FROM_TREE"
 
 def forget_installed_package() -> None:
     """Removes an editable install, which would resolve `bridge` before the path is searched."""
-    sys.meta_path = [f for f in sys.meta_path if "ScikitBuildRedirecting" not in type(f).__name__]
+    sys.meta_path = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
 
 
 if __name__ == "__main__":
