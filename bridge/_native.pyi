@@ -63,7 +63,7 @@ def run(
     attributes: tuple[float, ...],
     threads: int,
     allocate: Any,
-    code: bytes = ...,
+    code: bytes,
 ) -> int: ...
 
 class Kernel:
@@ -80,5 +80,5 @@ class Kernel:
         attributes: tuple[float, ...],
         made: tuple[Any, ...],
         plan: Any,
-        code: bytes = ...,
+        code: bytes,
     ) -> None: ...
