@@ -6,10 +6,11 @@ python cmake/write_ahead_of_time.py FOLDER hand
 
 FOLDER gets program_<number>.cpp for each program, which is compiled for each instruction set, and
 ahead_of_time_programs.cpp, the table of programs. The instruction sets have the names of
-cpp/CMakeLists.txt, the strongest first; `none:v3` stands for a set without generated kernels. For CUDA, FOLDER
-gets <digest>.cu for each program, and an index with the data that bridge/generated/built_kernels.py
-needs; with `few` for the two shortest programs only. A file with unchanged contents is not written
-again. The package is read from the source tree, because its native module does not exist yet.
+cpp/CMakeLists.txt, the strongest first; `none:v3` stands for a set without generated kernels. For
+CUDA, FOLDER gets <digest>.cu for each program, and an index with the data that
+bridge/generated/built_kernels.py needs; with `few` for the two shortest programs only. A file with
+unchanged contents is not written again. The package is read from the source tree, because its
+native module does not exist yet.
 """
 
 from __future__ import annotations
