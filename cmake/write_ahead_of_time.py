@@ -55,7 +55,7 @@ def program(number: int, request: Request) -> str:
 
 def table(generated: list[Request], isas: list[str]) -> str:
     lines = ['#include "generated/cpu/ahead_of_time.h"']
-    lines += ['#include "ops/softmax/softmax_machine.h"', "", "namespace bridge {", ""]
+    lines += ['#include "hand_written/softmax_machine.h"', "", "namespace bridge {", ""]
     for isa in isas:
         if ":" in isa:
             continue
@@ -108,7 +108,7 @@ def cpu_files(isas: list[str]) -> dict[str, str]:
 
 def hand_files() -> dict[str, str]:
     """Returns the table of the programs with CUDA kernels written by hand."""
-    lines = ['#include "ops/softmax/softmax_cuda.h"', "", "namespace bridge::interpreter {"]
+    lines = ['#include "hand_written/softmax_cuda.h"', "", "namespace bridge::interpreter {"]
     lines += ["namespace {", ""]
     rows = []
     for number, (kernel, request, parameters) in enumerate(hand_written()):

@@ -29,8 +29,8 @@ CPP = Path(__file__).resolve().parent.parent / "cpp"
 SOURCES = [
     "interpreter/interpreter.cu",
     "drivers/columns/column_sums.cu",
-    "ops/softmax/softmax.cu",
-    "ops/softmax/jacobian.cu",
+    "hand_written/softmax.cu",
+    "hand_written/jacobian.cu",
 ]
 ARCHS = ["80", "90", "100"]
 # The flags of cpp/cuda/CMakeLists.txt.

@@ -43,8 +43,8 @@ class Fault:
 
 _GELU = "bridge/catalogue/bias_gelu.py"
 _DERIVATIVES = "bridge/lang/derivatives/modes.py"
-_SOFTMAX = "cpp/ops/softmax/softmax_machine.cpp"
-_JACOBIAN = "cpp/ops/softmax/jacobian_kernel.cpp"
+_SOFTMAX = "cpp/hand_written/softmax_machine.cpp"
+_JACOBIAN = "cpp/hand_written/jacobian_kernel.cpp"
 _JACOBIAN_LINE = """\
     const Real value = math::softmax_jacobian(to_real<Real>(u[i]), to_real<Real>(v[i]), dot, scale);
 """
@@ -158,7 +158,7 @@ SOFTMAX = (
     ),
     Fault(
         "softmax on CUDA: two parameters of a call in each other's place",
-        "cpp/ops/softmax/softmax.cu",
+        "cpp/hand_written/softmax.cu",
         """\
   scale.half = static_cast<Real>(parameter(view, 0));
   scale.rate = static_cast<Real>(parameter(view, 1));
@@ -185,7 +185,7 @@ SOFTMAX = (
     ),
     Fault(
         "softmax: rows do not see their last column",
-        "cpp/drivers/rows/run_rows.h",
+        "cpp/hand_written/run_rows.h",
         "smaller(last, run.cols - 1) + 1;",
         "smaller(last, run.cols);",
         keyword="causal",
@@ -220,14 +220,14 @@ SOFTMAX = (
     ),
     Fault(
         "softmax: a fully masked row is uniform",
-        "cpp/ops/softmax/softmax_kernel.cpp",
+        "cpp/hand_written/softmax_kernel.cpp",
         "constexpr float kInfinity = __builtin_inff();",
         "constexpr float kInfinity = 1e30f;",
         tests=MASKED,
     ),
     Fault(
         "softmax: mask bytes other than 1 do not hide",
-        "cpp/ops/softmax/softmax_kernel.cpp",
+        "cpp/hand_written/softmax_kernel.cpp",
         "              row.mask[i] != 0 ? Real(-kInfinity)",
         "              row.mask[i] == 1 ? Real(-kInfinity)",
         keyword="uint8",

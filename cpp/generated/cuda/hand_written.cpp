@@ -1,6 +1,7 @@
 #include "generated/cuda/hand_written.h"
 
 #include <atomic>
+#include <set>
 #include <vector>
 
 #include "program/program_key.h"
@@ -41,6 +42,16 @@ const HandKernel* hand_kernel(const bridge_program& call, const View& view) {
     if (entry.hash != hash || !entry.key.is_of(call) || !entry.kernel->takes(call, view)) continue;
     calls.fetch_add(1, std::memory_order_relaxed);
     return entry.kernel;
+  }
+  return nullptr;
+}
+
+const char* load_hand_kernels() {
+  const HandWrittenPrograms all = hand_written_programs();
+  std::set<const HandKernel*> kernels;  // a kernel serves several programs
+  for (int i = 0; i < all.count; ++i) kernels.insert(all.programs[i].kernel);
+  for (const HandKernel* kernel : kernels) {
+    if (const char* error = kernel->load()) return error;
   }
   return nullptr;
 }

@@ -38,6 +38,9 @@ HandWrittenPrograms hand_written_programs();
 // none. Thread-safe.
 const HandKernel* hand_kernel(const bridge_program& call, const View& view);
 
+// Loads all of these kernels onto the current device; returns NULL or the error.
+const char* load_hand_kernels();
+
 // Returns how many calls have got a kernel.
 int64_t hand_kernel_calls();
 

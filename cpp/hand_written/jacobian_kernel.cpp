@@ -1,12 +1,12 @@
 // The Jacobian of softmax on a run of rows. Compiled like softmax_kernel.cpp, once for each
 // instruction set.
-#include "ops/softmax/softmax_kernel.h"
+#include "hand_written/softmax_kernel.h"
 
 #include <type_traits>
 
 #include "cpu/tile.h"
 #include "drivers/rows/row_sums.h"
-#include "drivers/rows/run_rows.h"
+#include "hand_written/run_rows.h"
 #include "math/softmax.h"
 
 namespace bridge {

@@ -1,12 +1,12 @@
 // The rows of a run. Include this only in files that are compiled once for each instruction set.
-#ifndef BRIDGE_DRIVERS_ROWS_RUN_ROWS_H_
-#define BRIDGE_DRIVERS_ROWS_RUN_ROWS_H_
+#ifndef BRIDGE_HAND_WRITTEN_RUN_ROWS_H_
+#define BRIDGE_HAND_WRITTEN_RUN_ROWS_H_
 
 #include "cpu/stream.h"
 #include "cpu/tile.h"
 #include "drivers/integers.h"
 #include "drivers/rows/row_sums.h"
-#include "drivers/rows/run.h"
+#include "hand_written/run.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
@@ -61,4 +61,4 @@ inline void zero(const Run& run, T* to, int64_t count) {
 }  // namespace BRIDGE_ISA_NAMESPACE
 }  // namespace bridge
 
-#endif  // BRIDGE_DRIVERS_ROWS_RUN_ROWS_H_
+#endif  // BRIDGE_HAND_WRITTEN_RUN_ROWS_H_

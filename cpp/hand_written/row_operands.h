@@ -1,6 +1,6 @@
 // Rows in arrays of any strides, and merging of their dimensions. Host code.
-#ifndef BRIDGE_DRIVERS_ROWS_ROW_OPERANDS_H_
-#define BRIDGE_DRIVERS_ROWS_ROW_OPERANDS_H_
+#ifndef BRIDGE_HAND_WRITTEN_ROW_OPERANDS_H_
+#define BRIDGE_HAND_WRITTEN_ROW_OPERANDS_H_
 
 #include <bridge/bridge.h>
 #include <stdint.h>
@@ -57,4 +57,4 @@ inline void merge_dimensions(RowSpace& space, const RowOperand* operands, int co
 
 }  // namespace bridge
 
-#endif  // BRIDGE_DRIVERS_ROWS_ROW_OPERANDS_H_
+#endif  // BRIDGE_HAND_WRITTEN_ROW_OPERANDS_H_

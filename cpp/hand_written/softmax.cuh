@@ -1,9 +1,9 @@
 // The kernels of softmax, against the block and warp interface of cuda/simt.h. softmax.cu chooses
 // between them and lays the call under their threads.
-#ifndef BRIDGE_OPS_SOFTMAX_SOFTMAX_CUH_
-#define BRIDGE_OPS_SOFTMAX_SOFTMAX_CUH_
+#ifndef BRIDGE_HAND_WRITTEN_SOFTMAX_CUH_
+#define BRIDGE_HAND_WRITTEN_SOFTMAX_CUH_
 
-#include "drivers/rows/row_team.cuh"
+#include "hand_written/row_team.cuh"
 #include "math/convert.h"
 #include "math/softmax.h"
 
@@ -324,4 +324,4 @@ struct RowsKernel {
 
 }  // namespace bridge::softmax
 
-#endif  // BRIDGE_OPS_SOFTMAX_SOFTMAX_CUH_
+#endif  // BRIDGE_HAND_WRITTEN_SOFTMAX_CUH_

@@ -1,10 +1,10 @@
 // The team of threads of a row, and the vectors of each thread.
-#ifndef BRIDGE_DRIVERS_ROWS_ROW_TEAM_CUH_
-#define BRIDGE_DRIVERS_ROWS_ROW_TEAM_CUH_
+#ifndef BRIDGE_HAND_WRITTEN_ROW_TEAM_CUH_
+#define BRIDGE_HAND_WRITTEN_ROW_TEAM_CUH_
 
 #include "cuda/division.h"
-#include "drivers/rows/row_layout.h"
 #include "drivers/rows/row_tree.cuh"
+#include "hand_written/row_layout.h"
 
 namespace bridge::rows {
 
@@ -263,4 +263,4 @@ BRIDGE_DEVICE void store_vector(T* address, simt::Vector16 words, int count) {
 
 }  // namespace bridge::rows
 
-#endif  // BRIDGE_DRIVERS_ROWS_ROW_TEAM_CUH_
+#endif  // BRIDGE_HAND_WRITTEN_ROW_TEAM_CUH_

@@ -1,7 +1,7 @@
 // Softmax and its Jacobian as machines, kernels written by hand for the programs of
 // bridge/catalogue/softmax_programs.py on the CPU.
-#ifndef BRIDGE_OPS_SOFTMAX_SOFTMAX_MACHINE_H_
-#define BRIDGE_OPS_SOFTMAX_SOFTMAX_MACHINE_H_
+#ifndef BRIDGE_HAND_WRITTEN_SOFTMAX_MACHINE_H_
+#define BRIDGE_HAND_WRITTEN_SOFTMAX_MACHINE_H_
 
 #include "cpu/isa.h"
 #include "program/machine.h"
@@ -16,4 +16,4 @@ BRIDGE_DECLARE_PER_ISA(SoftmaxMachines, softmax_machines)
 
 }  // namespace bridge
 
-#endif  // BRIDGE_OPS_SOFTMAX_SOFTMAX_MACHINE_H_
+#endif  // BRIDGE_HAND_WRITTEN_SOFTMAX_MACHINE_H_

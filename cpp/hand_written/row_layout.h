@@ -1,13 +1,13 @@
 // The rows of a call in the form for kernels: numbered from 0, found by few divisions.
-#ifndef BRIDGE_DRIVERS_ROWS_ROW_LAYOUT_H_
-#define BRIDGE_DRIVERS_ROWS_ROW_LAYOUT_H_
+#ifndef BRIDGE_HAND_WRITTEN_ROW_LAYOUT_H_
+#define BRIDGE_HAND_WRITTEN_ROW_LAYOUT_H_
 
 #include <bridge/bridge.h>
 #include <stdint.h>
 
 #include <initializer_list>
 
-#include "drivers/rows/row_operands.h"
+#include "hand_written/row_operands.h"
 
 namespace bridge::rows {
 
@@ -73,4 +73,4 @@ bool is_aligned(const RowLayout<kArrays>& layout, int array, const void* data, i
 
 }  // namespace bridge::rows
 
-#endif  // BRIDGE_DRIVERS_ROWS_ROW_LAYOUT_H_
+#endif  // BRIDGE_HAND_WRITTEN_ROW_LAYOUT_H_

@@ -1,12 +1,12 @@
 // The kernels of softmax and its Jacobian on a run of rows, tables for each instruction set.
-#ifndef BRIDGE_OPS_SOFTMAX_SOFTMAX_KERNEL_H_
-#define BRIDGE_OPS_SOFTMAX_SOFTMAX_KERNEL_H_
+#ifndef BRIDGE_HAND_WRITTEN_SOFTMAX_KERNEL_H_
+#define BRIDGE_HAND_WRITTEN_SOFTMAX_KERNEL_H_
 
 #include <bridge/bridge.h>
 #include <stdint.h>
 
 #include "cpu/isa.h"
-#include "drivers/rows/run.h"
+#include "hand_written/run.h"
 #include "math/softmax.h"
 
 namespace bridge {
@@ -44,4 +44,4 @@ BRIDGE_DECLARE_PER_ISA(JacobianKernels, jacobian_kernels)
 
 }  // namespace bridge
 
-#endif  // BRIDGE_OPS_SOFTMAX_SOFTMAX_KERNEL_H_
+#endif  // BRIDGE_HAND_WRITTEN_SOFTMAX_KERNEL_H_

@@ -1,11 +1,11 @@
 // The kernels of the Jacobian of softmax, against the block and warp interface of cuda/simt.h.
 // jacobian.cu chooses one for a call.
-#ifndef BRIDGE_OPS_SOFTMAX_JACOBIAN_CUH_
-#define BRIDGE_OPS_SOFTMAX_JACOBIAN_CUH_
+#ifndef BRIDGE_HAND_WRITTEN_JACOBIAN_CUH_
+#define BRIDGE_HAND_WRITTEN_JACOBIAN_CUH_
 
 #include <bridge/bridge.h>
 
-#include "drivers/rows/row_team.cuh"
+#include "hand_written/row_team.cuh"
 #include "math/convert.h"
 #include "math/softmax.h"
 
@@ -161,4 +161,4 @@ struct JacobianKernel {
 
 }  // namespace bridge::jacobian
 
-#endif  // BRIDGE_OPS_SOFTMAX_JACOBIAN_CUH_
+#endif  // BRIDGE_HAND_WRITTEN_JACOBIAN_CUH_

@@ -1,12 +1,12 @@
 // The calls of the softmax programs as their CUDA kernels read them. Host code.
-#ifndef BRIDGE_OPS_SOFTMAX_SOFTMAX_H_
-#define BRIDGE_OPS_SOFTMAX_SOFTMAX_H_
+#ifndef BRIDGE_HAND_WRITTEN_SOFTMAX_CALL_H_
+#define BRIDGE_HAND_WRITTEN_SOFTMAX_CALL_H_
 
 #include <bridge/bridge.h>
 #include <string.h>
 
 #include "drivers/dtypes.h"
-#include "drivers/rows/row_operands.h"
+#include "hand_written/row_operands.h"
 #include "program/program.h"
 
 namespace bridge {
@@ -50,4 +50,4 @@ struct Strides {
 
 }  // namespace bridge
 
-#endif  // BRIDGE_OPS_SOFTMAX_SOFTMAX_H_
+#endif  // BRIDGE_HAND_WRITTEN_SOFTMAX_CALL_H_

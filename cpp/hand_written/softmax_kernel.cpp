@@ -1,13 +1,13 @@
 // Softmax on a run of rows, compiled once for each instruction set into a namespace of its own.
 // Everything but the table is internal to this file, and no function of the standard library is
 // used: the linker might choose an inline function compiled here for AVX-512 for other code.
-#include "ops/softmax/softmax_kernel.h"
+#include "hand_written/softmax_kernel.h"
 
 #include <type_traits>
 
 #include "cpu/tile.h"
 #include "drivers/rows/row_sums.h"
-#include "drivers/rows/run_rows.h"
+#include "hand_written/run_rows.h"
 #include "math/softmax.h"
 
 namespace bridge {

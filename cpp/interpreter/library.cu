@@ -4,13 +4,10 @@
 #include "cuda/driver.h"
 #include "cuda/last_error.h"
 #include "cuda/simt.h"
-#include "ops/softmax/softmax_cuda.h"
+#include "generated/cuda/hand_written.h"
 #include "program/interpreter_cuda.h"
 
 namespace {
-
-constexpr const bridge::interpreter::HandKernel* kByHand[] = {&bridge::softmax_kernel,
-                                                              &bridge::jacobian_kernel};
 
 // Loads every kernel onto the current device. A captured stream cannot record the loading, and CUDA
 // forbids it during a capture (to this thread, or to all threads) unless the thread declares that
@@ -21,9 +18,7 @@ const char* load_all() {
     return error;
   }
   const char* error = bridge::interpreter::load_kernels();
-  for (const bridge::interpreter::HandKernel* kernel : kByHand) {
-    if (error == nullptr) error = kernel->load();
-  }
+  if (error == nullptr) error = bridge::interpreter::load_hand_kernels();
   cudaThreadExchangeStreamCaptureMode(&mode);
   return error;
 }

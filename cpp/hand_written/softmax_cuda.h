@@ -1,7 +1,7 @@
 // Softmax and its Jacobian on CUDA, kernels written by hand for the programs of
 // bridge/catalogue/softmax_programs.py.
-#ifndef BRIDGE_OPS_SOFTMAX_SOFTMAX_CUDA_H_
-#define BRIDGE_OPS_SOFTMAX_SOFTMAX_CUDA_H_
+#ifndef BRIDGE_HAND_WRITTEN_SOFTMAX_CUDA_H_
+#define BRIDGE_HAND_WRITTEN_SOFTMAX_CUDA_H_
 
 #include "generated/cuda/hand_written.h"
 
@@ -12,4 +12,4 @@ extern const interpreter::HandKernel jacobian_kernel;
 
 }  // namespace bridge
 
-#endif  // BRIDGE_OPS_SOFTMAX_SOFTMAX_CUDA_H_
+#endif  // BRIDGE_HAND_WRITTEN_SOFTMAX_CUDA_H_

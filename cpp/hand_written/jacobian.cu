@@ -1,9 +1,9 @@
 // The Jacobian of softmax on CUDA: chooses a kernel for the rows of a call and enqueues it.
-#include "ops/softmax/jacobian.cuh"
+#include "hand_written/jacobian.cuh"
 
-#include "drivers/rows/row_launch.cuh"
-#include "ops/softmax/softmax.h"
-#include "ops/softmax/softmax_cuda.h"
+#include "hand_written/row_launch.cuh"
+#include "hand_written/softmax_call.h"
+#include "hand_written/softmax_cuda.h"
 
 namespace bridge {
 namespace jacobian {

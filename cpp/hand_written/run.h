@@ -1,7 +1,7 @@
 // A run of rows of a row space, to be computed in one thread. The driver of an op passes it to the
 // code that is compiled once for each instruction set.
-#ifndef BRIDGE_DRIVERS_ROWS_RUN_H_
-#define BRIDGE_DRIVERS_ROWS_RUN_H_
+#ifndef BRIDGE_HAND_WRITTEN_RUN_H_
+#define BRIDGE_HAND_WRITTEN_RUN_H_
 
 #include <stdint.h>
 
@@ -24,4 +24,4 @@ struct Run {
 
 }  // namespace bridge
 
-#endif  // BRIDGE_DRIVERS_ROWS_RUN_H_
+#endif  // BRIDGE_HAND_WRITTEN_RUN_H_

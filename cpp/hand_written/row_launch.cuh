@@ -1,13 +1,13 @@
 // Chooses the kernel for the rows of a call and enqueues it. Host code of the ops over rows.
-#ifndef BRIDGE_DRIVERS_ROWS_ROW_LAUNCH_CUH_
-#define BRIDGE_DRIVERS_ROWS_ROW_LAUNCH_CUH_
+#ifndef BRIDGE_HAND_WRITTEN_ROW_LAUNCH_CUH_
+#define BRIDGE_HAND_WRITTEN_ROW_LAUNCH_CUH_
 
 #include <atomic>
 
 #include "cuda/simt.h"
 #include "cuda/vector.h"
-#include "drivers/rows/row_layout.h"
-#include "drivers/rows/row_team.cuh"
+#include "hand_written/row_layout.h"
+#include "hand_written/row_team.cuh"
 
 namespace bridge::rows {
 
@@ -183,4 +183,4 @@ const char* load_all(const Kernels&... kernels) {
 
 }  // namespace bridge::rows
 
-#endif  // BRIDGE_DRIVERS_ROWS_ROW_LAUNCH_CUH_
+#endif  // BRIDGE_HAND_WRITTEN_ROW_LAUNCH_CUH_

@@ -1,9 +1,9 @@
 // The machines of softmax and its Jacobian, compiled once for each instruction set: they find the
 // rows of a call of their program and pass them to the kernels in runs.
-#include "ops/softmax/softmax_machine.h"
+#include "hand_written/softmax_machine.h"
 
 #include "cpu/tile.h"
-#include "ops/softmax/softmax_kernel.h"
+#include "hand_written/softmax_kernel.h"
 #include "program/interpreter.h"
 #include "tiles/memory_parts.h"
 #include "tiles/position.h"
