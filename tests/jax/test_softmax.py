@@ -148,6 +148,16 @@ def test_nan_and_infinity_make_their_row_nan(bad: float) -> None:
     np.testing.assert_allclose(y[1], 1 / 3, rtol=1e-6)
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_more_dimensions_than_the_kernels_walk(rng: np.random.Generator, first: int) -> None:
+    """Every second dimension of the mask repeats, so that no two can be merged."""
+    x = drawn(rng, "float32", *(2,) * 12, 3)
+    own = [1 if i % 2 == first else n for i, n in enumerate(x.shape)]
+    mask = rng.random(own) < 0.5
+    whole = scaled_masked_softmax(x, np.ascontiguousarray(np.broadcast_to(mask, x.shape)))
+    np.testing.assert_array_equal(scaled_masked_softmax(x, mask), whole)
+
+
 def residual_shapes(function: Any, *arguments: Any) -> list[Any]:
     pull = jax.vjp(function, *arguments)[1]
     return [(leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(pull) if leaf.ndim]

@@ -11,10 +11,13 @@ import pytest
 import torch
 
 from bridge import _native
+from bridge.catalogue.softmax_programs import softmax_program
+from bridge.ops import PROGRAM
 from bridge.torch import bias_gelu, bias_gelu_
 from bridge.torch._adapter.kernels import allocate
 
 F32 = torch.ones(2, 3)
+CODE = PROGRAM.code(softmax_program(1.0, "float32", (False, False)), ["float32"])
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # sparse rows are in beta
     CSR = F32.to_sparse_csr()
@@ -113,7 +116,7 @@ def test_native_door_refuses_read_only_memory() -> None:
     x, out = np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32)
 
     def run() -> int:
-        return _native.run("softmax", (x, None), (out,), (1.0, 0), 1, allocate)
+        return _native.run("program", (x,), (out,), (0, 0), 1, allocate, CODE)
 
     assert run() == -1
     assert np.all(out != 0)
@@ -128,17 +131,17 @@ def test_native_door_survives_nonsense() -> None:
     x = np.ones((2, 3), np.float32)
     for arguments in (
         (),
-        ("softmax", x, (x,), (1.0, 0), 1, None),
-        ("no_such_op", (x, None), (x,), (1.0, 0), 1, None),
-        ("softmax", (x,), (x, None), (1.0, 0), 1, None),
-        ("softmax", (x,), (x,), (1.0,), 1, None),
-        ("softmax", (x,), (x,), (1.0, -1), 1, None),
-        ("softmax", (x,), (x,), (1.0, 0.5), 1, None),
-        ("softmax", (x,), (x,), (1.0, 2**40), 1, None),
-        ("softmax", (x,) * 9, (x,), (1.0, 0), 1, None),
-        ("softmax", (x, object()), (x,), (1.0, 0), 1, None),
-        ("softmax", (None, None), (x,), (1.0, 0), 1, None),
-        ("softmax", (), (x,), (1.0, 0), 1, None),
+        ("program", x, (x,), (0, 0), 1, None, CODE),
+        ("no_such_op", (x,), (x,), (0, 0), 1, None, CODE),
+        ("program", (x,), (x, None), (0, 0), 1, None, CODE),
+        ("program", (x,), (x,), (0,), 1, None, CODE),
+        ("program", (x,), (x,), (0, -1), 1, None, CODE),
+        ("program", (x,), (x,), (0, 0.5), 1, None, CODE),
+        ("program", (x,), (x,), (2**40, 0), 1, None, CODE),
+        ("program", (x,) * 9, (x,), (0, 0), 1, None, CODE),
+        ("program", (x, object()), (x,), (0, 0), 1, None, CODE),
+        ("program", (None,), (x,), (0, 0), 1, None, CODE),
+        ("program", (), (x,), (0, 0), 1, None, CODE),
         ("program", (x,), (x,), (0, 0), 1, None),
         ("program", (x,), (x,), (0, 0), 1, None, b"none"),
     ):

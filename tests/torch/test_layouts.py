@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.autograd import grad
 
-from bridge import _native
 from bridge.torch import (
     bias_dropout_add,
     bias_gelu,
     bias_gelu_,
+    scaled_causal_softmax,
     scaled_masked_softmax,
 )
 from bridge.torch._adapter import kernels as _kernels
@@ -179,18 +179,19 @@ def test_results_are_ordinary_tensors(draw: Any) -> None:
     y.resize_(9, 9)
 
 
-def test_expanded_mask_is_copied_as_it_lies_in_memory(draw: Any, monkeypatch: Any) -> None:
-    """Its columns are not contiguous, so it is copied: once for all heads that share it."""
-    seen: list[Any] = []
-
-    class Native:
-        @staticmethod
-        def run(name: str, operands: Any, *rest: Any) -> int:
-            seen.append(tuple(operands[1].shape))
-            return _native.run(name, operands, *rest)
-
-    monkeypatch.setattr(_kernels, "_native", Native)
+def test_columns_of_an_expanded_mask_lie_apart(draw: Any) -> None:
     x, mask = draw(2, 3, 8, 6), draw(2, 1, 6, 8).mT > 0.4
     y = scaled_masked_softmax(x, mask.expand(2, 3, 8, 6), 0.5)
     assert_close(y, torch.softmax((0.5 * x).masked_fill(mask, -torch.inf), -1).nan_to_num(0.0))
-    assert seen == [(2, 3, 8, 6), (2, 1, 8, 6)]
+    assert_same_bits(y, scaled_masked_softmax(x, mask.contiguous(), 0.5))
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_more_dimensions_than_the_kernels_walk(draw: Any, first: int) -> None:
+    """Every second dimension of the mask repeats, so that no two can be merged."""
+    x = draw(*(2,) * 12, 3)
+    mask = draw(*(1 if i % 2 == first else n for i, n in enumerate(x.shape))) > 0.4
+    whole = mask.expand(x.shape).contiguous()
+    assert_same_bits(scaled_masked_softmax(x, mask), scaled_masked_softmax(x, whole))
+    apart = x.permute(*range(11, -1, -1), 12)
+    assert_same_bits(scaled_causal_softmax(apart), scaled_causal_softmax(apart.contiguous()))

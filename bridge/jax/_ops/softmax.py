@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from bridge.catalogue.softmax import MASK_EXPECTED, check_scale, forward_params
 from bridge.jax._adapter import arrays
@@ -16,6 +17,8 @@ from bridge.lang.dtypes import OF_MASKS
 from bridge.ops import PROGRAM
 
 ArrayLike = jax.typing.ArrayLike
+
+_MOST_DIMENSIONS = 9  # of arrays in which a mask repeats; BRIDGE_MAX_DIMS and the columns
 
 
 def scaled_softmax(x: ArrayLike, scale: float = 1.0, *, sink: ArrayLike | None = None) -> jax.Array:
@@ -152,6 +155,8 @@ def _compiled(function: str, scale: float, causal: bool) -> Any:
     def run(x: Any, mask: Any) -> jax.Array:
         x, mask = as_arrays(x, mask)
         params = forward_params(function, scale, spec_of(x), spec_of(mask), causal=causal)
+        if mask is not None and x.ndim > _MOST_DIMENSIONS:
+            mask = jnp.broadcast_to(mask, x.shape)
         given = (x, mask, arrays.last_columns(x) if causal else None)
         operands = tuple([operand for operand in given if operand is not None])
         return call(PROGRAM, operands, params)[0]

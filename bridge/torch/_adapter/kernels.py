@@ -164,8 +164,13 @@ def _is_aligned(tensor: Tensor, role: Role) -> bool:
     return tensor.data_ptr() % size == 0
 
 
-def _compact(tensor: Tensor, role: Role) -> Tensor:
-    """Returns a contiguous copy; of an expanded operand that broadcasts, a copy without repeats."""
+def _compact(tensor: Tensor, role: Role, shape: torch.Size) -> Tensor:
+    """Returns a contiguous copy; of an expanded operand that broadcasts, a copy without repeats.
+
+    A contiguous mask is repeated to `shape`: the kernels walk few dimensions in which it repeats.
+    """
+    if role is Role.MASK and tensor.is_contiguous():
+        return tensor.expand(shape).contiguous()
     if role.broadcasts:
         for dimension, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
             if size > 1 and stride == 0:
@@ -300,7 +305,7 @@ class Kernel:
         settings = (self._attributes, threads, allocate, *self._code)
         while (
             unreadable := _native.run(name, operands, results, *settings)
-        ) >= 0:  # at most once for each operand: a contiguous copy can always be read
-            copy = _compact(operands[unreadable], self._roles[unreadable])
+        ) >= 0:  # at most twice for each operand: whole and contiguous, it can be read
+            copy = _compact(operands[unreadable], self._roles[unreadable], operands[0].shape)
             operands = (*operands[:unreadable], copy, *operands[unreadable + 1 :])
         return results

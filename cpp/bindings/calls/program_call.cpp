@@ -300,7 +300,7 @@ class ProgramBinding {
   }
 
   // Sets the error for more dimensions than the kernels support. An operand that is not compact is
-  // marked as unreadable: after a copy, more dimensions merge.
+  // marked as unreadable, else a mask that repeats: after a copy, more dimensions merge.
   bool too_many() const {
     for (size_t i = 0; i < operands_; ++i) {
       const Operand& own = *arrays_[i];
@@ -311,6 +311,15 @@ class ProgramBinding {
         elements *= own.shape[d];
       }
       if (error_->unreadable >= 0) break;
+    }
+    for (size_t i = 0; i < operands_ && error_->unreadable < 0; ++i) {
+      if (role_of(i) != Role::mask) continue;
+      const Operand& own = *arrays_[i];
+      const int32_t shift = leading_ + 1 - own.ndim;
+      for (int32_t d = 0; d < leading_; ++d) {
+        const bool repeats = d < shift || own.shape[d - shift] != size_of(d);
+        if (repeats && size_of(d) != 1) error_->unreadable = place_[i];
+      }
     }
     return error_->set("the arrays have more than " + std::to_string(BRIDGE_MAX_DIMS) +
                        " dimensions that cannot be merged");
