@@ -504,7 +504,7 @@ def dropout_entry(
     return Entry(
         f"bias_dropout_add {how}",
         roles,
-        ("residual" if "residual" in others else "full",),
+        ("residual" if "residual" in others else "like x",),
         call,
         in_torch,
         in_jax,

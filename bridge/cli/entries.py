@@ -21,6 +21,7 @@ _SHAPES: dict[str, Callable[[Shape, int], Shape]] = {
     "per row": lambda rows, d: rows,
     "label": lambda rows, d: rows,  # integers below d
     "residual": lambda rows, d: (*rows, d),  # it decides the dtype of the result
+    "like x": lambda rows, d: (*rows, d),  # a result in the dtype of x, whatever the others have
     "integer": lambda rows, d: (),
     # Masks broadcast from the right, as [batch, heads, queries, keys].
     "mask": lambda rows, d: (*rows, d),
@@ -38,7 +39,7 @@ _SHAPES: dict[str, Callable[[Shape, int], Shape]] = {
     "projection": lambda rows, d: (d, math.prod(rows) * _own(d)),
     "offset": lambda rows, d: (d,),
 }
-ARRAYS = {"full": 1, "packed": 2, "residual": 1}  # the number of elements per column
+ARRAYS = {"full": 1, "packed": 2, "residual": 1, "like x": 1}  # the number of elements per column
 # Roles whose operands have a part for each row.
 OF_ROWS = (*ARRAYS, "per row", "label", "mask", "byte mask", "sink", "hidden")
 OF_ROWS += ("mask of batches", "mask of batches and keys")

@@ -53,7 +53,8 @@ def softmax(z: Tensor, hidden: Tensor | None, y: Tensor | None) -> Tensor:
     if y is None:
         is_zero = (z == -torch.inf).all(-1, keepdim=True)
         is_zero = is_zero if hidden is None else is_zero | hidden
-        y = z.detach().softmax(-1).masked_fill(is_zero, 0.0)
+        y = z.detach().softmax(-1)
+        y = (y / y.sum(-1, keepdim=True)).masked_fill(is_zero, 0.0)  # `sum` has smaller errors
     return _Softmax.apply(z, y)  # type: ignore[no-any-return]
 
 

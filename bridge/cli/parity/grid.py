@@ -251,7 +251,7 @@ class Case:
             if role in ("full", "packed"):
                 floating = [name for name in self.inputs if self.role_of(name) != "sink"]
                 return promote(*(self.dtype_of(name) for name in floating))
-            return self.others if role == "residual" else self.arithmetic
+            return {"residual": self.others, "like x": self.x}.get(role, self.arithmetic)
         return self.others if role in _OTHERS else self.x
 
     def operands(self) -> Operands:

@@ -25,14 +25,14 @@ from bridge.lang.dtypes import promote
 # - `of_one`: units at the number of a row of one column, whose differences are 0;
 # - `of_factor`: smallest numbers of the dtype, for the factors of logits: the gradient of logits is
 #   rounded to the dtype before it reaches them;
-# - ROUGH: a fraction of the true value, for functions with 16-bit accuracy.
+# - `narrow_ulp`: units of a 16-bit result, for functions with 16-bit accuracy.
 BOUNDS: dict[str, Any] = {"moved": 8.0, "ulp": 4.0, "least": 16.0, "of_one": 16.0, "of_factor": 1.0}
-ROUGH = {"bfloat16": 2.0**-14.5, "float16": 2.0**-18}
+BOUNDS["narrow_ulp"] = 0.0125
 BOUNDS_IN_WORDS = (
     "Bounds: eight times the largest change of a number in the same row (in bias_gelu, softmax and "
     "bias_dropout_add: of the number itself) when each number of each operand changes by half a "
-    "unit of the arithmetic, at random; plus four units, in bfloat16 2^-14.5 and in float16 2^-18 "
-    "of the result, and its rounding. Second derivatives have the units of their dtype. A sum with "
+    "unit of the arithmetic, at random; plus four units, 0.0125 units of a result in 16 bits, and "
+    "its rounding. Second derivatives have the units of their dtype. A sum with "
     "a residual is rounded to its dtype before it is used, and so is its gradient. The derivatives "
     "of softmax are taken at the value that it returned. The matrix product of logits is exact; "
     "gradients of its factors may be off by one more smallest number of their dtype."
@@ -139,7 +139,8 @@ class Judge:
                 size = np.max(size, -1, keepdims=True, initial=0.0, where=np.isfinite(size))
             allowed = BOUNDS["moved"] * most + BOUNDS["ulp"] * fmt.ulp(true)
             allowed += BOUNDS["least"] * fmt.least + BOUNDS["of_one"] * self.of_one
-            allowed += ROUGH.get(dtype, 0.0) * size
+            if FORMATS[dtype].bits < 24:
+                allowed += BOUNDS["narrow_ulp"] * FORMATS[dtype].ulp(size)
             if role in FACTORS:
                 allowed += BOUNDS["of_factor"] * FORMATS[dtype].least
             if case.arithmetic == "float64":  # the reference has as many roundings
