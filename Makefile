@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := $(shell find cpp cmake bridge/catalogue bridge/lang -type f -not -name "*.pyc" 2>/dev/null) CMakeLists.txt \
+SOURCES := $(shell find cpp cmake third_party bridge/catalogue bridge/lang -type f -not -name "*.pyc" 2>/dev/null) CMakeLists.txt \
   pyproject.toml
 LOCKS := requirements/lock.txt requirements/lock-cuda.txt
 

@@ -40,7 +40,7 @@ def digest_of_sources() -> str:
     """Returns a hash of all sources of the libraries and programs."""
     digest = hashlib.sha256()
     files = [ROOT / "CMakeLists.txt"]
-    for folder in ("cmake", "cpp", "tests/cpp", "tests/simt"):
+    for folder in ("cmake", "cpp", "third_party", "tests/cpp", "tests/simt"):
         files += sorted(path for path in (ROOT / folder).rglob("*") if path.is_file())
     for path in (path for path in files if "__pycache__" not in path.parts):
         digest.update(f"{path.relative_to(ROOT)}\n".encode())

@@ -28,7 +28,7 @@ from scripts.gpu.libraries import (
 
 FOLDER = PREBUILT.parent
 # requirements/build.txt has their versions.
-WHEELS = ("apache-tvm-ffi", "nanobind", "scikit-build-core")
+WHEELS = ("nanobind", "scikit-build-core")
 # The size limit of the files for the GPU machine.
 MOST_MIB = 64
 PACKING = "BRIDGE_PACKING"  # set in the Python with the versions of the GPU machine
