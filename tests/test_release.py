@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from scripts import check_release
 from scripts.exhaustive import parts
@@ -98,6 +99,13 @@ def test_every_part_runs_every_night() -> None:
     assert "run: python scripts/check_versions.py ${{ matrix.pair }}" in versions
     for text in (nightly, versions):
         assert re.search(r'cron: "\d+ \d+ \* \* \*"', text)
+
+
+def test_workflows_and_forms_are_mappings() -> None:
+    files = [*WORKFLOWS.glob("*.yml"), *(WORKFLOWS.parent / "ISSUE_TEMPLATE").glob("*.yml")]
+    assert len(files) >= 7
+    for file in [*files, ROOT / "CITATION.cff"]:
+        assert isinstance(yaml.safe_load(file.read_text()), dict), file
 
 
 def test_workflows_name_files_of_the_tree() -> None:
