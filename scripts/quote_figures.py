@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the figures of the README and the docs from files that commands wrote.
+"""Writes the figures of the docs from files that commands wrote.
 
 Text between `<!-- figures -->` and `<!-- end of figures -->`, and between other such marks, is
 replaced. With --check nothing is written; the exit status is 1 if a page is out of date.
@@ -25,7 +25,7 @@ CATALOGUE = [
 ]
 SINKS = ("scaled_softmax sink", "scaled_masked_softmax sink")
 PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
-    ("README.md", "figures", speed.figures),
+    ("docs/speed.md", "figures", speed.figures),
     ("docs/architecture.md", "code lines", code.code_lines),
     ("docs/numerics.md", "accuracy", proofs.accuracy),
     ("docs/exchange.md", "crossings", speed.crossings),

@@ -10,7 +10,7 @@ from scripts.figures.records import BENCHMARKS, ROOT, Report, machine_of, of_gpu
 from tools.bench import targets
 from tools.bench.summary import memory_lines
 
-# Ops with a row in the table of the README.
+# Ops with a row in the table of docs/speed.md.
 OPS = ("bias_gelu", "softmax", "bias_dropout_add")
 PEERS = ("eager", "compile", "jit")
 REPLACEMENTS = "cpu-huggingface.json"
@@ -24,13 +24,13 @@ def figures() -> str:
     for op in OPS:
         aims = [line for line in targets.table(report) if line.op == op]
         reached = f"{sum(line.met for line in aims)} of {len(aims)}" if aims else "not measured"
-        rows.append([f"[{op}](docs/ops/{op}.md)", *speedups(main_rows(report, op)), reached])
+        rows.append([f"[{op}](ops/{op}.md)", *speedups(main_rows(report, op)), reached])
     header = ["op", *(f"over {targets.PEER_NAMES[peer]}" for peer in PEERS), "aims reached"]
     where = (
         "Geometric means of all shapes, dtypes and directions that `python -m bridge bench` "
         f"measures: {machine_of(report)}. Each op's page has its aims, reached or missed; "
-        "every row, median and spread is in [docs/benchmarks/cpu.json](docs/benchmarks/cpu.json), "
-        "drawn in [cpu.svg](docs/benchmarks/cpu.svg)."
+        "every row, median and spread is in [docs/benchmarks/cpu.json](benchmarks/cpu.json), "
+        "drawn in [cpu.svg](benchmarks/cpu.svg)."
     )
     return "\n".join([table(header, rows), "", where])
 
