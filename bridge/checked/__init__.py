@@ -88,11 +88,13 @@ def check(f: DeclaredOp, /, *example: Any, quiet: bool = False, **static: Any) -
       ImportError: if neither framework is installed.
 
     Example:
-      >>> report = bridge.check(rms_norm, numpy.random.randn(4, 33), numpy.random.randn(33))
-      rms_norm(x: float64 [4, 33], weight: float64 [33])
+      >>> @bridge.op
+      ... def row_dot(x: bridge.Full, y: bridge.Full):
+      ...     return bridge.lang.sum(x * y)
+      >>> report = bridge.check(row_dot, numpy.ones((2, 8)), numpy.ones((2, 8)))
+      row_dot(x: float64 [2, 8], y: float64 [2, 8])
         torch has the bits of JAX      holds    1 compared
-        instruction sets and threads   holds    9 compared
-        ...
+      ...
     """
     if not isinstance(f, DeclaredOp):
         raise TypeError(f"bridge.check: got {type(f).__name__}, expected a result of bridge.op")

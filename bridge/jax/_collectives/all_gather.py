@@ -101,7 +101,7 @@ def all_gather(
         a `jax.errors.JaxRuntimeError` with the same message.
 
     Example:
-      >>> mesh = jax.make_mesh((1,), ("data",))
+      >>> mesh = jax.make_mesh((1,), ("data",), (jax.sharding.AxisType.Auto,))
       >>> spec = jax.sharding.PartitionSpec("data")
       >>> gather = lambda x: all_gather(x, "data", grad="local")
       >>> jax.shard_map(gather, mesh=mesh, in_specs=spec, out_specs=spec)(jnp.ones((2, 3))).shape
