@@ -28,6 +28,10 @@ package.__path__ = [str(Path(__file__).resolve().parent.parent / "bridge")]
 sys.modules |= {"bridge": package, "bridge._native": types.ModuleType("bridge._native")}
 # An editable install finds submodules in its own tree, which may be another.
 sys.meta_path = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import without_numpy  # noqa: E402
+
+without_numpy.take_its_place()
 
 from bridge.catalogue.ahead_of_time import cuda_requests, hand_written, requests  # noqa: E402
 from bridge.generated.built_kernels import INDEX  # noqa: E402
