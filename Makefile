@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .PHONY: all demo test check lint check-cpp check-cuda check-package check-faults exhaustive versions \
-  soak bench scaling show-generated lock clean
+  soak bench scaling site show-generated lock clean
 all: $(VENV)/.nodes
 
 # The lock names all that is needed, so that pip has nothing to resolve; torch is the machine's build.
@@ -111,6 +111,18 @@ bench: $(VENV)/.nodes
 scaling: $(VENV)/.nodes
 	$(BIN)/python -m bridge scaling --json docs/benchmarks/scaling-cpu.json --plot docs/benchmarks/scaling-cpu.svg
 	$(BIN)/python scripts/quote_figures.py
+
+# The pages of docs with a reference of every public name, into build/site, by packages of their own. A
+# dead link or a missing page ends it, and so does a page that would fetch a script or a style elsewhere.
+SITE := build/site-environment
+$(SITE)/.installed: requirements/site.txt
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/pip install --quiet --no-compile -r requirements/site.txt
+	touch $@
+
+site: $(SITE)/.installed
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
+	! grep -rnE --include='*.html' '(<link|<script|<img)[^>]*(src|href)="?(https?:)?//' build/site
 
 # The C++ of the programs that a build compiles.
 show-generated: $(VENV)/.installed

@@ -11,10 +11,12 @@ order. The `apply` of an autograd Function has all that. A subclass with its own
 `backward` is an ordinary Function of torch. Differences:
 
 Viewless tensors
+
 - The result shares the version counter, so that a write in place makes a backward pass raise if it
   would be wrong. In the original the counter is not shared, and the gradient is silently wrong.
 
 bias-GELU
+
 - √(2/π) at full precision; the original's 0.79788456 changes the 9th digit.
 - −∞ gives −0 with derivative 0, and float16 gradients stay finite for every finite input. The
   original gives NaN at −∞, and in float16 from |h| of a few hundred on.
@@ -22,6 +24,7 @@ bias-GELU
   original gives a full-size gradient, rounded to the tensor's dtype, which autograd sums.
 
 Softmax
+
 - A masked element is exactly 0, and so is its gradient, whatever the scores are there. The original
   fills with −10000, which leaks probability if real scores are near it. A row with nothing visible
   is 0 here; in the original its value depends on the path.
@@ -38,6 +41,7 @@ Softmax
   holds for `SoftmaxOne` too; the original promotes its result with the offset's dtype.
 
 Cross-entropy
+
 - The losses are equal to those of whole rows, bit for bit, for any number of ranks that share the
   columns. The label −100 gives 0. Any other label out of range gives ValueError or, on a GPU, NaN.
   In the original both give the log of the sum, and the caller must mask it.
@@ -45,6 +49,7 @@ Cross-entropy
   takes the mean over a rank's part.
 
 bias-dropout-add
+
 - The random mask differs from torch's for the same seed: it is the mask of
   `bridge.torch.bias_dropout_add`, drawn again for the backward pass and never stored.
 - Inference writes its result into x, as in the original, except if that would change other tensors
