@@ -17,6 +17,8 @@ import pytest
 import bridge
 from tests.test_docs import code_of
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
