@@ -117,7 +117,7 @@ scaling: $(VENV)/.nodes
 SITE := build/site-environment
 $(SITE)/.installed: requirements/site.txt
 	$(PYTHON) -m venv $(SITE)
-	$(SITE)/bin/pip install --quiet --no-compile -r requirements/site.txt
+	$(SITE)/bin/pip install --quiet --no-compile --no-deps -r requirements/site.txt
 	touch $@
 
 site: $(SITE)/.installed
