@@ -22,7 +22,7 @@ GENERIC = (
     "bridge/ops/parts.py",
     "bridge/ops/splitting.py",
 )
-# Ops, their building blocks, and the classes named after them. The op that runs programs is generic.
+# Ops, their building blocks, and the classes named after them. The op for programs is generic.
 OTHERS = {"dropout", "gelu", "softmax", "biasgelu", "biasdropout"}
 WORDS = re.compile("|".join({*OPS, *OTHERS} - {"program"}), re.I)
 
