@@ -22,8 +22,9 @@ GENERIC = (
     "bridge/ops/parts.py",
     "bridge/ops/splitting.py",
 )
-# Ops, their building blocks, and the classes named after them.
-WORDS = re.compile("|".join({*OPS, "dropout", "gelu", "softmax", "biasgelu", "biasdropout"}), re.I)
+# Ops, their building blocks, and the classes named after them. The op for programs is generic.
+OTHERS = {"dropout", "gelu", "softmax", "biasgelu", "biasdropout"}
+WORDS = re.compile("|".join({*OPS, *OTHERS} - {"program"}), re.I)
 
 
 def files() -> list[Path]:

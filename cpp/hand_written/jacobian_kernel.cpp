@@ -163,6 +163,7 @@ void short_jacobian_rows(const JacobianRun& run) {
             u_tile[i * kTileRows + r], v_tile[i * kTileRows + r], sums.at(r), scale);
     for (int64_t r = 0; r < rows; ++r) {
       T* const output = row_of<T>(run.output, top + r);
+#pragma GCC unroll 4
       for (int64_t i = 0; i < cols; ++i) output[i] = math::round_to<T>(u_tile[i * kTileRows + r]);
     }
   }

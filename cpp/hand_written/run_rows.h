@@ -21,9 +21,15 @@ inline __attribute__((always_inline)) T* row_of(const RunOperand& operand, int64
   return reinterpret_cast<T*>(operand.data + row * operand.row_bytes);
 }
 
+// A function of its own, because its cases would be in the way of the usual ones.
+__attribute__((noinline)) int64_t other_integer(int32_t dtype, const void* at) {
+  return interpreter::load_integer(dtype, at);
+}
+
 inline int64_t visible_cols(const Run& run, int64_t row) {
   if (run.last.data == nullptr) return run.cols;
-  const int64_t last = interpreter::load_integer(run.last_dtype, row_of<char>(run.last, row));
+  const int64_t* const at = row_of<const int64_t>(run.last, row);
+  const int64_t last = run.last_dtype == BRIDGE_INT64 ? *at : other_integer(run.last_dtype, at);
   return last < 0 ? 0 : smaller(last, run.cols - 1) + 1;
 }
 

@@ -338,6 +338,7 @@ void short_rows(const SoftmaxRun& run) {
       const RowMask row = mask_of(run, top + r);
       int64_t i = 0;
       if (row.mask == nullptr)
+#pragma GCC unroll 4
         for (; i < row.visible; ++i)
           tile[i * kTileRows + r] = math::softmax_key(to_real<Real>(x[i]), scale);
       else
@@ -381,6 +382,7 @@ void short_rows(const SoftmaxRun& run) {
     for (int64_t r = 0; r < rows; ++r) {
       T* const output = row_of<T>(run.output, top + r);
       if (all_numbers || high[r] == high[r]) {
+#pragma GCC unroll 4
         for (int64_t i = 0; i < cols; ++i)
           output[i] = math::round_number_to<T>(tile[i * kTileRows + r]);
         continue;

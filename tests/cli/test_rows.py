@@ -160,7 +160,7 @@ def test_a_partial_run_says_how_many_cases_passed_and_what_it_did_not_reach(monk
     allow(2, monkeypatch)
     assert main(["parity", "--quick", "--ops", "softmax"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert re.search(r": passed 2 of \d\d+ cases; partial: the run ended", out)
+    assert re.search(r": passed 2 of \d+ cases; partial: the run ended", out)
     assert "no case of scaled_causal_softmax" in out
     assert "all passed" not in out
 
@@ -172,7 +172,7 @@ def test_a_failure_in_a_partial_run_gives_exit_status_1(monkeypatch, capsys):
     allow(2, monkeypatch)
     assert main(["parity", "--quick", "--ops", "softmax"]) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert re.search(r": passed 1 of \d\d+ cases, \d+ rows FAILED; partial", out)
+    assert re.search(r": passed 1 of \d+ cases, \d+ rows FAILED; partial", out)
 
 
 @pytest.mark.parametrize("command", SMALL)

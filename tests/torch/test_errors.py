@@ -133,7 +133,7 @@ def test_native_door_survives_nonsense() -> None:
         (),
         ("program", x, (x,), (0, 0), 1, None, CODE),
         ("no_such_op", (x,), (x,), (0, 0), 1, None, CODE),
-        ("program", (x,), (x, None), (0, 0), 1, None, CODE),
+        ("program", (x,), (x, x.copy()), (0, 0), 1, None, CODE),
         ("program", (x,), (x,), (0,), 1, None, CODE),
         ("program", (x,), (x,), (0, -1), 1, None, CODE),
         ("program", (x,), (x,), (0, 0.5), 1, None, CODE),

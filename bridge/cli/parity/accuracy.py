@@ -51,8 +51,8 @@ class Errors:
     """The largest errors of a result.
 
     Attributes:
-      ulp: in ULP of the result's dtype at the true value (for sums: at the sum of absolute values),
-        or in ULP of the arithmetic, carried through the computation, if that is larger.
+      ulp: in ULP of the result's dtype at the true value, or in ULP of the arithmetic, carried
+        through the computation, if that is larger.
       of_bound: as a fraction of the bound at the same element; above 1 fails.
       wrong: the number of elements that are finite where the true value is not or the reverse, or
         that differ from bits promised by the contract.

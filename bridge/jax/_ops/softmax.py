@@ -158,8 +158,7 @@ def _compiled(function: str, scale: float, causal: bool) -> Any:
         if mask is not None and x.ndim > _MOST_DIMENSIONS:
             mask = jnp.broadcast_to(mask, x.shape)
         given = (x, mask, arrays.last_columns(x) if causal else None)
-        operands = tuple([operand for operand in given if operand is not None])
-        return call(PROGRAM, operands, params)[0]
+        return call(PROGRAM, tuple([each for each in given if each is not None]), params)[0]
 
     run.__name__ = function
     return run

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge._private.torch import functorch_active
 from bridge.torch._adapter.autocast import cast as autocast
 from bridge.torch._adapter.autocast import joined
-from bridge.torch._adapter.autograd import is_watched
+from bridge.torch._adapter.autograd import has_modes
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.declared import DeclaredFunction
 from bridge.torch._adapter.entry import fixed
@@ -72,13 +73,13 @@ def zeros(like: Tensor, shape: Sequence[int], dtype: str) -> Tensor:
 
 def last_columns(x: Any) -> Any:
     """Returns the last column that each query sees; None for an x that the checks refuse."""
-    if not isinstance(x, Tensor) or x.dim() < 2:
-        return None
     # A tiny call takes less time than making them. A GPU's memory may belong to the graph of a
     # capture.
-    is_stored = not torch.compiler.is_compiling() and x.device.type == "cpu"
-    if is_stored and type(x) is Tensor and not is_watched((x,)):
+    is_plain = type(x) is Tensor and x.is_cpu and x.dim() >= 2
+    if is_plain and not (torch.compiler.is_compiling() or has_modes() or functorch_active()):
         return _stored_last_columns(x.shape)
+    if not isinstance(x, Tensor) or x.dim() < 2:
+        return None
     return _last_columns(x.shape, x.device)
 
 

@@ -56,9 +56,14 @@ def call(op: Any, operands: tuple[Any, ...], params: Any, function: str = "") ->
 
 def is_traced(tensors: Sequence[Any]) -> bool:
     """True if a tracer, mode or tensor subclass sees every operation on these tensors."""
-    if dispatch_modes() or function_modes() or tracing_state():
+    if has_modes():
         return True
     return any(tensor is not None and type(tensor) not in PLAIN for tensor in tensors)
+
+
+def has_modes() -> bool:
+    """True if a tracer or mode sees every operation."""
+    return bool(dispatch_modes() or function_modes() or tracing_state())
 
 
 def is_watched(tensors: Sequence[Any]) -> bool:

@@ -41,11 +41,18 @@ void meet(const Variant& variant, int32_t device) {
   Py_XDECREF(answer);
 }
 
-// True if the kernels read an operand where it lies. Programs walk any strides; but a result is
-// laid out like an operand by torch's Python functions, which keep the strides, so those need a
-// compact one. Memory from C++ is compact whatever the operand is.
-bool can_walk(const Given& given, size_t i) {
-  return given.table() != nullptr || is_compact(given.operands()[i]);
+// True if all new results are compact. The kernels read operands of any strides. But torch's Python
+// functions give a result the strides of the operand that it is like; memory from C++ is compact
+// whatever the operand is.
+bool makes_compact_results(const Variant& variant, const Given& given) {
+  if (given.table() != nullptr) return true;
+  for (size_t i = 0; i < variant.result_count; ++i) {
+    const Made& made = variant.results[i];
+    if (made.like == kUnwanted) continue;
+    const size_t like = made.like < 0 ? 0 : static_cast<size_t>(made.like);
+    if (like < variant.operand_count && !is_compact(given.operands()[like])) return false;
+  }
+  return true;
 }
 
 // Returns the variant for an ordinary call: the kernels can read the operands, which are of dtypes
@@ -56,7 +63,7 @@ const Variant* find_variant(const Kernel& self, const Given& given) {
   if (operands[0].present && is_doubtful(operands[0])) return nullptr;
   for (size_t i = 0; i < count; ++i) {
     if (!operands[i].present) continue;
-    if (!can_walk(given, i) || !given.holds_its_values(i)) return nullptr;
+    if (!given.holds_its_values(i)) return nullptr;
   }
   for (const Variant& variant : *self.variants) {
     if (variant.operand_count != count) continue;
@@ -66,6 +73,7 @@ const Variant* find_variant(const Kernel& self, const Given& given) {
       ++same;
     }
     if (same < count) continue;
+    if (!makes_compact_results(variant, given)) return nullptr;
     const bool on_cuda = operands[0].device != Device::cpu;
     PyObject* ask = self.frontend.current_device;
     if (on_cuda && (ask == Py_None || ask_number(ask) != operands[0].device_index)) return nullptr;
