@@ -16,6 +16,7 @@ import numpy as np
 from bridge.lang import codes, functions, roles
 from bridge.lang.tracing import declared, trace
 from bridge.lang.trees import CHUNK_COLUMNS, QUARTER_COLUMNS
+from bridge.ops.definition import Op
 from bridge.ops.program_params import ProgramParams
 from bridge.ops.run_program import PROGRAM
 from bridge.ops.sums import sum_along_rows, sum_of
@@ -28,7 +29,7 @@ _PAIRS = (_FIRST, _FIRST + QUARTER_COLUMNS)
 def call_on_columns(
     part: Any,
     again: Callable[..., tuple[Any, ...]],
-    op: Any,
+    op: Op[Any],
     operands: Any,
     params: Any,
 ) -> tuple[Any, ...]:
@@ -42,6 +43,7 @@ def call_on_columns(
     first = functools.cache(lambda: part.first_column(operands[0]))
     known: list[Any] = []
     stages = op.reductions(params, columns)
+    assert stages is not None
     for number, kinds in enumerate((*stages, ())):
         call = op.stage(operands, params, number, tuple(known), first, columns, nodes.is_subtree)
         results = again(call.op, call.operands, call.params)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 
 class Role(enum.Enum):
@@ -168,6 +168,11 @@ class Op(Protocol[P]):
     # The parameters, a frozen dataclass. Fields are str, int, float, or `str | None`.
     params_type: type[P]
     result_names: tuple[str, ...] | None
+
+    if TYPE_CHECKING:  # which does not take a protocol for hashable
+
+        def __hash__(self) -> int:
+            return 0
 
     @property
     def kernel_name(self) -> str:

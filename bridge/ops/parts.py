@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from bridge.ops.columns import call_on_columns
-from bridge.ops.definition import Role, shape_in, space_of
+from bridge.ops.definition import Op, Role, shape_in, space_of
 from bridge.ops.halves import in_own_columns
 from bridge.ops.splitting import adds_rows, counts_elements, row_dims
 from bridge.ops.sums import LEAF_ROWS, folded
@@ -68,7 +68,7 @@ class Part(ABC):
         return math.prod(map(self.split.local, range(self.dim, len(self.split.shape) - 1)))
 
     def call(
-        self, op: Any, operands: Sequence[Any], params: Any, parts: int = 1
+        self, op: Op[Any], operands: Sequence[Any], params: Any, parts: int = 1
     ) -> tuple[Any, ...]:
         """Calls the op on this part; each of `parts` pieces of each run is a batch of its own."""
         x, count, at = operands[0], self.count * parts, self.batch_ndim
@@ -101,7 +101,7 @@ class Part(ABC):
             for result, role in zip(results, op.result_roles(params), strict=True)
         )
 
-    def arithmetic(self, op: Any, operands: Sequence[Any], params: Any) -> str:
+    def arithmetic(self, op: Op[Any], operands: Sequence[Any], params: Any) -> str:
         """Returns the dtype in which rows are added."""
         dtypes = {self.dtype(operand) for operand in operands if operand is not None}
         return "float64" if "float64" in {*op.result_dtypes(params), *dtypes} else "float32"
@@ -182,7 +182,7 @@ class Part(ABC):
 
 
 def call_on_part(
-    kind: type[Part], run: Run, op: Any, operands: Sequence[Any], params: Any, split: Any
+    kind: type[Part], run: Run, op: Op[Any], operands: Sequence[Any], params: Any, split: Any
 ) -> tuple[Any, ...]:
     """Calls the op on this part of the operands; `split` is the split of the space."""
     operands, ndim = tuple(operands), len(split.shape)
@@ -198,7 +198,7 @@ def call_on_part(
 
 
 def _call_on_own_columns(
-    kind: type[Part], run: Run, op: Any, operands: Sequence[Any], params: Any, split: Any
+    kind: type[Part], run: Run, op: Op[Any], operands: Sequence[Any], params: Any, split: Any
 ) -> tuple[Any, ...]:
     """Calls the op on this part; Halves operands have this part's columns of both halves."""
     operands, ndim = tuple(operands), len(split.shape)
@@ -221,7 +221,7 @@ def _call_on_own_columns(
     return _with_sums(part, op, operands, params)
 
 
-def _with_sums(part: Any, op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
+def _with_sums(part: Any, op: Op[Any], operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
     """Calls the op; its sums over rows include the rows of all parts."""
     dtypes, dtype = op.result_dtypes(params), part.arithmetic(op, operands, params)
     roles = op.result_roles(params)

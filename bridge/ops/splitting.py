@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from bridge.ops.definition import Role
+from bridge.ops.definition import Op, Role
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class AnySplit:
 Split = TypeVar("Split", bound=AnySplit)
 
 
-def counts_elements(op: Any, params: Any) -> bool:
+def counts_elements(op: Op[Any], params: Any) -> bool:
     """True if a call numbers the elements of the array."""
     return op.counts_from(params) is not None
 
 
-def adds_rows(op: Any, params: Any) -> bool:
+def adds_rows(op: Op[Any], params: Any) -> bool:
     """True if a call adds up the rows."""
     return Role.ROW in wanted_roles(op, params)
 
 
-def wanted_roles(op: Any, params: Any) -> list[Role]:
+def wanted_roles(op: Op[Any], params: Any) -> list[Role]:
     """Returns the roles of the results that are wanted."""
     results = zip(op.result_roles(params), op.result_dtypes(params), strict=True)
     return [role for role, dtype in results if dtype is not None]
@@ -67,7 +67,7 @@ def without(split: Split, dims: Collection[int]) -> Split:
 
 
 def has_whole_rows(
-    op: Any, params: Any, operands: Sequence[Role], columns: int, *, alone: bool = False
+    op: Op[Any], params: Any, operands: Sequence[Role], columns: int, *, alone: bool = False
 ) -> bool:
     """True if a call on rows of `columns` elements cannot run on parts of them.
 
@@ -78,13 +78,13 @@ def has_whole_rows(
     return op.tells_columns_apart(params) and (alone or op.reductions(params, columns) is None)
 
 
-def has_halves(op: Any, params: Any, operands: Sequence[Role]) -> bool:
+def has_halves(op: Op[Any], params: Any, operands: Sequence[Role]) -> bool:
     """True if an array has halves: a part of its columns holds other columns (`halves`)."""
     return Role.HALVES in (*operands, *wanted_roles(op, params))
 
 
 def supported(
-    op: Any, params: Any, operands: Sequence[Role], split: Split, *, alone: bool = False
+    op: Op[Any], params: Any, operands: Sequence[Role], split: Split, *, alone: bool = False
 ) -> Split:
     """Returns the part of a split that a call can keep; other dimensions are gathered.
 

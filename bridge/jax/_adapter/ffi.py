@@ -13,6 +13,7 @@ import numpy as np
 from bridge import _native
 from bridge._private.jax import ShapedArray, ir, scopes_of
 from bridge.jax._adapter.avals import spec_of
+from bridge.ops.definition import Op
 from bridge.ops.splitting import wanted_roles
 
 PLATFORMS = ("cpu", "cuda")
@@ -50,7 +51,7 @@ def register_handlers() -> None:
 
 
 def lower(
-    op: Any,
+    op: Op[Any],
     platform: str,
     context: Any,
     *operands: Any,

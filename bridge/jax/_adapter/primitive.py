@@ -53,12 +53,14 @@ from bridge.jax._sharded.partitioning import (
 )
 from bridge.ops import OPS, Role, ZerosLike
 from bridge.ops.batching import Move, batch_call
-from bridge.ops.definition import each_place
+from bridge.ops.definition import Op, each_place
 from bridge.ops.splitting import wanted_roles
 from bridge.ops.tables import summed
 
 
-def call(op: Any, operands: Sequence[Any], params: Any, axis: str | None = None) -> tuple[Any, ...]:
+def call(
+    op: Op[Any], operands: Sequence[Any], params: Any, axis: str | None = None
+) -> tuple[Any, ...]:
     """Runs `op`. The call can be differentiated, batched and traced like any JAX function.
 
     Returns the results at their positions, and None for results that are not wanted. The primitive
@@ -74,7 +76,7 @@ def call(op: Any, operands: Sequence[Any], params: Any, axis: str | None = None)
 
 
 def _bind(
-    op: Any, present: Sequence[Any], slots: Any, count: int, params: Any, axis: str | None
+    op: Op[Any], present: Sequence[Any], slots: Any, count: int, params: Any, axis: str | None
 ) -> Any:
     named: dict[str, Any] = {}
     if axis is not None:
@@ -100,7 +102,7 @@ def _follow(derivative: Any, avals: Sequence[Any], axis: str | None) -> tuple[An
     return call(derivative.op, operands, derivative.params, axis)
 
 
-def _in_places(op: Any, params: Any, results: Sequence[Any]) -> tuple[Any, ...]:
+def _in_places(op: Op[Any], params: Any, results: Sequence[Any]) -> tuple[Any, ...]:
     """Wanted results at their positions, None for the others."""
     remaining = iter(results)
     return tuple(None if dtype is None else next(remaining) for dtype in op.result_dtypes(params))
@@ -115,7 +117,7 @@ def _scatter(values: Sequence[Any], slots: Sequence[int], count: int) -> tuple[A
 
 
 def _abstract(
-    op: Any,
+    op: Op[Any],
     *avals: Any,
     slots: Any,
     count: int,
@@ -133,7 +135,7 @@ def _abstract(
 
 
 def _jvp(
-    op: Any,
+    op: Op[Any],
     primals: Any,
     tangents: Any,
     *,
@@ -171,7 +173,7 @@ def _jvp(
 
 
 def _transpose(
-    op: Any,
+    op: Op[Any],
     cotangents: Any,
     *arguments: Any,
     slots: Any,
@@ -229,7 +231,7 @@ def _transpose(
 
 
 def _batch(
-    op: Any,
+    op: Op[Any],
     arguments: Any,
     dims: Any,
     *,
@@ -264,7 +266,7 @@ def _batch(
     return results, [place] * len(results)
 
 
-def _place_among_rows(op: Any, params: Any, operands: Any, dims: Any) -> int:
+def _place_among_rows(op: Op[Any], params: Any, operands: Any, dims: Any) -> int:
     """Returns a position for the batch dimension among the rows that needs no transpose, or 0."""
     roles = op.operand_roles(len(operands), params)
     present = {role for o, role in zip(operands, roles, strict=True) if o is not None}
@@ -279,7 +281,7 @@ def _place_among_rows(op: Any, params: Any, operands: Any, dims: Any) -> int:
     return 0
 
 
-def _eliminate(op: Any, used: list[bool], *rest: Any) -> tuple[list[bool], Any]:
+def _eliminate(op: Op[Any], used: list[bool], *rest: Any) -> tuple[list[bool], Any]:
     """Drops unused results: a kernel that does not write dx is faster."""
     equation = rest[-1]  # jax 0.12 passes the liveness of operands before it
     count = len(equation.invars)
@@ -299,7 +301,7 @@ def _eliminate(op: Any, used: list[bool], *rest: Any) -> tuple[list[bool], Any]:
     return [True] * count, equation
 
 
-def _lower(op: Any, any_platform: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
+def _lower(op: Op[Any], any_platform: Any, context: Any, *operands: Any, **parameters: Any) -> Any:
     """Emits the call in place, so that the rule sees the origin of its operands.
 
     A module for several platforms uses `any_platform`, which has a rule for each of them: JAX
@@ -348,7 +350,7 @@ def _where(context: Any) -> Any:
     return on_automatic_axes if device_count(context) > 1 else None
 
 
-def _define(op: Any) -> Any:
+def _define(op: Op[Any]) -> Any:
     primitive = Primitive(f"bridge_{op.name}")
     any_platform = Primitive(primitive.name)
     for each in (primitive, any_platform):

@@ -28,7 +28,7 @@ from bridge._private.jax import assignment_of, ir
 from bridge.jax._sharded.shards import Run, call_on_shard
 from bridge.jax._sharded.split import Split, axes_of_space
 from bridge.ops import Role
-from bridge.ops.definition import space_of
+from bridge.ops.definition import Op, space_of
 from bridge.ops.splitting import dims_of, has_whole_rows, supported, wanted_roles
 
 _NO_MESH = AbstractMesh((), ())
@@ -38,7 +38,7 @@ class Site:
     """A call of an op in a program: the properties of all its arrays, for any split."""
 
     def __init__(
-        self, run: Run, op: Any, params: Any, slots: Sequence[int], count: int, shapes: Any
+        self, run: Run, op: Op[Any], params: Any, slots: Sequence[int], count: int, shapes: Any
     ) -> None:
         self._run, self.op, self.params = run, op, params
         self.slots, self.count, self.shapes = tuple(slots), count, shapes

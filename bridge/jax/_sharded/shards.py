@@ -17,6 +17,7 @@ from jax import lax
 from bridge.jax._sharded import word_pairs
 from bridge.jax._sharded.row_tree import added_leaves, placed_and_added
 from bridge.jax._sharded.split import Split
+from bridge.ops.definition import Op
 from bridge.ops.halves import half, rounds
 from bridge.ops.parts import Part, call_on_part
 
@@ -24,7 +25,7 @@ Run = Callable[[Any, Sequence[Any], Any], tuple[Any, ...]]
 
 
 def call_on_shard(
-    run: Run, op: Any, operands: Sequence[Any], params: Any, split: Split
+    run: Run, op: Op[Any], operands: Sequence[Any], params: Any, split: Split
 ) -> tuple[Any, ...]:
     """Runs the call on this shard's part of the operands; `split` is the split of the space."""
     return call_on_part(_Shard, run, op, operands, params, split)

@@ -34,6 +34,7 @@ from bridge._private.torch import (
     unwrap_if_dead,
 )
 from bridge.lang.dtypes import FLOATING
+from bridge.ops.definition import Op
 from bridge.torch._adapter import nodes
 from bridge.torch._adapter.autograd_functions import FunctorchCall, apply_of, named
 from bridge.torch._adapter.derivatives import Derivatives, Step, run_steps, zeros
@@ -43,7 +44,7 @@ from bridge.torch._adapter.kernels import PLAIN, Kernel, Results, allocate, dtyp
 _is_grad_enabled = torch.is_grad_enabled
 
 
-def call(op: Any, operands: tuple[Any, ...], params: Any, function: str = "") -> Results:
+def call(op: Op[Any], operands: tuple[Any, ...], params: Any, function: str = "") -> Results:
     """Runs `op`, differentiably if an operand requires it.
 
     `function` is the name that profilers show. Without it they show the op's name, and only for
@@ -82,7 +83,7 @@ class Plan(Kernel):
     """A kernel that can be differentiated; the derivative rules are asked once and stored."""
 
     def __init__(
-        self, op: Any, params: Any, dtypes: tuple[str | None, ...], function: str = ""
+        self, op: Op[Any], params: Any, dtypes: tuple[str | None, ...], function: str = ""
     ) -> None:
         super().__init__(op, params, dtypes)
         self.function = function
@@ -107,7 +108,7 @@ class Plan(Kernel):
         self._constant: tuple[int, ...] = ()
 
     @staticmethod
-    def like(op: Any, params: Any, dtypes: tuple[str | None, ...], function: str = "") -> Plan:
+    def like(op: Op[Any], params: Any, dtypes: tuple[str | None, ...], function: str = "") -> Plan:
         """Returns the plan of another call."""
         return plan_of(op, params, dtypes, function)
 
@@ -283,7 +284,7 @@ def _like(tensor: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def plan_of(op: Any, params: Any, dtypes: tuple[str | None, ...], function: str = "") -> Plan:
+def plan_of(op: Op[Any], params: Any, dtypes: tuple[str | None, ...], function: str = "") -> Plan:
     """Returns the plan of a call; the same object for the same arguments, while it is in use."""
     return Plan(op, params, dtypes, function)
 
@@ -312,6 +313,6 @@ def _frontend() -> tuple[Any, ...]:
     )
 
 
-def native_kernel(op: Any) -> Any:
+def native_kernel(op: Op[Any]) -> Any:
     """Returns a native kernel without variants; it takes no call until one is added."""
     return _native.Kernel(op.kernel_name, _frontend())

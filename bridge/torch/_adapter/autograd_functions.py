@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bridge._private.torch import backward_class, forward_ad, set_fwd_grad_enabled, unpack_dual
 from bridge.ops.batching import Move, batch_call
+from bridge.ops.definition import Op
 from bridge.torch._adapter.kernels import Results
 
 
@@ -121,7 +122,7 @@ def remember(ctx: Any, plan: Any, operands: tuple[Any, ...], results: Results) -
 
 
 def batched(
-    op: Any, params: Any, operands: Sequence[Any], dims: Sequence[int | None], size: int
+    op: Op[Any], params: Any, operands: Sequence[Any], dims: Sequence[int | None], size: int
 ) -> tuple[Any, tuple[Any, ...]]:
     """Returns parameters and operands of the call with one more dimension, in front of results."""
     params, moves = batch_call(

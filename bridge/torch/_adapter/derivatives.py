@@ -14,7 +14,7 @@ import torch
 from bridge.lang.dtypes import FLOATING
 from bridge.lang.errors import TooLarge
 from bridge.ops import Spec, ZerosLike
-from bridge.ops.definition import Role, each_place
+from bridge.ops.definition import Op, Role, each_place
 from bridge.ops.tables import summed
 from bridge.torch._adapter.kernels import NAMES, dtypes_of
 
@@ -118,7 +118,7 @@ class Step:
 def _summed(full: Any, plan: Any, like: Any) -> torch.Tensor:
     shape, dtype, _ = like
 
-    def run(op: Any, operands: Values, params: Any) -> Values:
+    def run(op: Op[Any], operands: Values, params: Any) -> Values:
         made: Values = plan.like(op, params, dtypes_of(operands))(*operands)
         return made
 
@@ -152,7 +152,7 @@ class Derivatives:
     """
 
     def __init__(
-        self, op: Any, params: Any, dtypes: tuple[str | None, ...], plan_of: Callable[..., Any]
+        self, op: Op[Any], params: Any, dtypes: tuple[str | None, ...], plan_of: Callable[..., Any]
     ) -> None:
         self.op = op
         self.params = params

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bridge._private.torch import forward_ad, is_old_batched
+from bridge.ops.definition import Op
 from bridge.torch._adapter.autograd import Plan, call, is_recorded, is_watched, plan_of
 from bridge.torch._adapter.autograd_functions import Rules, named, remember
 from bridge.torch._adapter.checks import check_destination
@@ -29,7 +30,7 @@ def write_at_once(function: str, kernel: Any, operands: tuple[Any, ...], out: An
 
 
 def write_into(
-    function: str, op: Any, operands: tuple[Any, ...], params: Any, out: Tensor
+    function: str, op: Op[Any], operands: tuple[Any, ...], params: Any, out: Tensor
 ) -> Tensor:
     """Runs a call whose only result goes into `out`, and returns `out`.
 
@@ -58,7 +59,7 @@ def write_into(
     return out
 
 
-def overwrite(function: str, op: Any, operands: tuple[Any, ...], params: Any) -> Tensor:
+def overwrite(function: str, op: Op[Any], operands: tuple[Any, ...], params: Any) -> Tensor:
     """Runs a call whose only result takes the place of its first operand, and returns that.
 
     `function` is the name in profilers.
@@ -87,7 +88,7 @@ def overwrite(function: str, op: Any, operands: tuple[Any, ...], params: Any) ->
     return x
 
 
-def call_overwritten(function: str, op: Any, operands: tuple[Any, ...], params: Any) -> Results:
+def call_overwritten(function: str, op: Op[Any], operands: tuple[Any, ...], params: Any) -> Results:
     """Returns the results of a call whose backward pass may overwrite the first operand.
 
     The first operand's gradient is written over it. Reading it afterwards is an error of autograd,
@@ -127,7 +128,7 @@ def _run_into(plan: Plan, operands: tuple[Any, ...], out: Tensor, argument: str 
         raise _named_error(plan.op, plan.name, argument, error) from None
 
 
-def _named_error(op: Any, function: str, argument: str, error: ValueError) -> ValueError:
+def _named_error(op: Op[Any], function: str, argument: str, error: ValueError) -> ValueError:
     """Returns the op's error about its only result in the words of the public function."""
     result = f"^{op.name}: (a result|y|the output) "
     message = re.sub(result, f"{function}: {argument} ", str(error))

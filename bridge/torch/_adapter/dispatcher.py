@@ -23,6 +23,7 @@ from torch import Tensor
 from bridge._private.torch import constant_to_dynamo
 from bridge.lang.limits import MOST_RESULTS
 from bridge.ops import OPS
+from bridge.ops.definition import Op
 from bridge.torch._adapter.kernels import Results, empty_results
 
 library = torch.library.Library("bridge", "DEF")
@@ -48,7 +49,7 @@ def meet_dtensors() -> None:
             _at_first_dtensor.pop()
 
 
-def dispatch(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
+def dispatch(op: Op[Any], operands: tuple[Any, ...], params: Any) -> Results:
     """Calls the dispatcher op of `op` for the results that `params` wants."""
     meet_dtensors()
     dtypes = op.result_dtypes(params)
@@ -57,7 +58,7 @@ def dispatch(op: Any, operands: tuple[Any, ...], params: Any) -> Results:
     return tuple(None if dtype is None else next(remaining) for dtype in dtypes)
 
 
-def overload_of(op: Any, dtypes: tuple[str | None, ...], operands: int) -> Any:
+def overload_of(op: Op[Any], dtypes: tuple[str | None, ...], operands: int) -> Any:
     """Returns the dispatcher op of `op` for results of these dtypes and a number of operands."""
     return overloads[op.name, sum([dtype is not None for dtype in dtypes]), operands <= _FEW]
 
@@ -67,7 +68,7 @@ def fields_of(params: Any) -> dict[str, Any]:
     return {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
 
 
-def trimmed(op: Any, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+def trimmed(op: Op[Any], operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """Drops the absent operands at the end, which the defaults of the schema have filled in."""
     used = len(operands)
     while operands[used - 1] is None:
@@ -84,7 +85,7 @@ def flattened(results: Results) -> Any:
     return present[0] if len(present) == 1 else tuple(present)
 
 
-def with_schema(op: Any, function: Callable[..., Results]) -> Callable[..., Any]:
+def with_schema(op: Op[Any], function: Callable[..., Results]) -> Callable[..., Any]:
     """Adapts function(op, operands, params) to the arguments and outputs of a dispatcher op."""
 
     def adapted(*operands: Any, **fields: Any) -> Any:
@@ -93,7 +94,7 @@ def with_schema(op: Any, function: Callable[..., Results]) -> Callable[..., Any]
     return adapted
 
 
-def _define(op: Any, results: int, few: bool) -> Any:
+def _define(op: Op[Any], results: int, few: bool) -> Any:
     """Defines the dispatcher op for a number of results, and for few or any number of operands."""
     name = op.name if results == 1 else f"{op.name}_{results}"
     fields = dataclasses.fields(op.params_type)

@@ -16,6 +16,7 @@ import torch
 
 from bridge._private.torch import FUNCTIONALIZE, SingleLevelFunction, functorch_active
 from bridge.ops import OPS
+from bridge.ops.definition import Op
 from bridge.torch._adapter import nodes
 from bridge.torch._adapter.autograd import Plan, is_recorded, plan_of
 from bridge.torch._adapter.autograd_functions import (
@@ -63,7 +64,7 @@ class _DispatchedCall(SingleLevelFunction):
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan_of(op: Any, dtypes: tuple[torch.dtype | None, ...], *fields: Any) -> Plan:
+def _plan_of(op: Op[Any], dtypes: tuple[torch.dtype | None, ...], *fields: Any) -> Plan:
     """Returns the plan of a call by the dispatcher's own arguments, which are cheap to look up."""
     # Compiled graphs record nothing, but their calls on strided operands need this module.
     nodes.recorder()
@@ -71,7 +72,7 @@ def _plan_of(op: Any, dtypes: tuple[torch.dtype | None, ...], *fields: Any) -> P
     return plan_of(op, op.params_type(*fields), names)
 
 
-def _autograd(op: Any, own: Any) -> Callable[..., Any]:
+def _autograd(op: Op[Any], own: Any) -> Callable[..., Any]:
     # In the forward pass profilers show the dispatcher's own name.
     record = recorder(named(_DispatchedCall, op.name, False))
 
@@ -97,7 +98,7 @@ def _autograd(op: Any, own: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _vmap(op: Any) -> Callable[..., Any]:
+def _vmap(op: Op[Any]) -> Callable[..., Any]:
     def vmap(info: Any, in_dims: Any, *operands: Any, **fields: Any) -> Any:
         operands = trimmed(op, operands)
         dims = (*in_dims, *[None] * len(operands))[: len(operands)]
@@ -108,7 +109,7 @@ def _vmap(op: Any) -> Callable[..., Any]:
     return vmap
 
 
-def _run(op: Any, operands: tuple[Any, ...], params: Any) -> Any:
+def _run(op: Op[Any], operands: tuple[Any, ...], params: Any) -> Any:
     return plan_of(op, params, dtypes_of(operands)).run_below(operands)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge.ops.definition import Op
 from bridge.torch._adapter.autograd import call, native_kernel, plan_of
 from bridge.torch._adapter.destination import write_at_once, write_into
 from bridge.torch._adapter.kernels import dtypes_of
@@ -33,7 +34,7 @@ def fixed(value: Any) -> Any:
 
 
 def entry(
-    function: str, op: Any, kind: type, check: Callable[..., Any], several: bool = False
+    function: str, op: Op[Any], kind: type, check: Callable[..., Any], several: bool = False
 ) -> Callable[..., Any]:
     """Returns run(static, operands, out), which computes the first result of `op`.
 

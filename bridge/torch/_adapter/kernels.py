@@ -14,7 +14,7 @@ from bridge._private.torch import check, is_zero_tensor, profiler
 from bridge.generated import load_built_kernels
 from bridge.lang.dtypes import NUMBERS
 from bridge.ops import Role, Spec
-from bridge.ops.definition import shape_in, space_of
+from bridge.ops.definition import Op, shape_in, space_of
 
 DTYPES = {name: getattr(torch, name) for name in NUMBERS}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -101,7 +101,7 @@ def dtypes_of(operands: Sequence[Tensor | None]) -> tuple[str | None, ...]:
     return tuple(None if operand is None else NAMES[operand.dtype] for operand in operands)
 
 
-def empty_results(op: Any, operands: Sequence[Tensor | None], params: Any) -> Results:
+def empty_results(op: Op[Any], operands: Sequence[Tensor | None], params: Any) -> Results:
     """Returns uninitialised contiguous tensors for the wanted results."""
     like: Any = operands[0]
     return tuple(
@@ -191,7 +191,7 @@ class Kernel:
 
     function = ""  # the public function, if known
 
-    def __init__(self, op: Any, params: Any, dtypes: tuple[str | None, ...]) -> None:
+    def __init__(self, op: Op[Any], params: Any, dtypes: tuple[str | None, ...]) -> None:
         self.op = op
         self.params = params
         self.dtypes = dtypes

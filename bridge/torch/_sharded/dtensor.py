@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from bridge.ops import OPS
-from bridge.ops.definition import space_of
+from bridge.ops.definition import Op, space_of
 from bridge.ops.splitting import dims_of, supported
 from bridge.torch._adapter.dispatcher import flattened, library, overloads, trimmed
 from bridge.torch._adapter.integers import seed_on_mesh
@@ -24,7 +24,7 @@ from bridge.torch._sharded.shards import call_on_shard, gather_along
 from bridge.torch._sharded.split import Split
 
 
-def run(op: Any, operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
+def run(op: Op[Any], operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
     """Runs a call with some DTensors among its operands; returns DTensors.
 
     Raises:
@@ -98,7 +98,7 @@ def _same_on_mesh(seed: Tensor, x: Any) -> Tensor:
     return seed
 
 
-def _register(op: Any, overload: Any) -> None:
+def _register(op: Op[Any], overload: Any) -> None:
     def rule(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         params = op.params_type(**(kwargs or {}))
         return flattened(run(op, trimmed(op, tuple(args)), params))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bridge._private.torch_distributed import all_to_all_single, wait_tensor
+from bridge.ops.definition import Op
 from bridge.ops.parts import Part, call_on_part
 from bridge.ops.sums import sum_of_rows
 from bridge.torch._adapter.autocast import joined
@@ -25,7 +26,9 @@ from bridge.torch._collectives.transport import Exchange, gather
 from bridge.torch._sharded.split import Split
 
 
-def call_on_shard(op: Any, operands: Sequence[Any], params: Any, split: Split) -> tuple[Any, ...]:
+def call_on_shard(
+    op: Op[Any], operands: Sequence[Any], params: Any, split: Split
+) -> tuple[Any, ...]:
     """Runs the call on this process's part of the operands; `split` is the layout of the space."""
     return call_on_part(_Part, dispatch, op, operands, params, split)
 
