@@ -194,7 +194,7 @@ def test_help_says_what_runs_here(site, installed):
     assert result.returncode == 0, result.stderr
     words = " ".join(result.stdout.split())
     assert words.count("not installed with the library") == (3 if installed else 0)
-    assert "parity torch against JAX" in words
+    assert "parity compare torch's bits with JAX's" in words
 
 
 def test_somebody_s_package_of_that_name_is_not_taken_for_ours(tmp_path):

@@ -97,7 +97,7 @@ def test_out_over_bias(draw: Any) -> None:
 
 def test_out_that_overlaps_is_told_in_the_words_of_the_caller(draw: Any) -> None:
     x = draw(5, 7)
-    with pytest.raises(ValueError, match=r"^scaled_softmax: out overlaps x in memory"):
+    with pytest.raises(ValueError, match=r"^scaled_softmax: out overlaps an operand in memory"):
         scaled_softmax(x[:3], out=x[1:4])
     with pytest.raises(ValueError, match=r"^scaled_softmax_backward: out overlaps an operand"):
         scaled_softmax_backward(x[:3], x[:3], out=x[1:4])

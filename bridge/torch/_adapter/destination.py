@@ -130,9 +130,7 @@ def _run_into(plan: Plan, operands: tuple[Any, ...], out: Tensor, argument: str 
 
 def _named_error(op: Op[Any], function: str, argument: str, error: ValueError) -> ValueError:
     """Returns the op's error about its only result in the words of the public function."""
-    result = f"^{op.name}: (a result|y|the output) "
-    message = re.sub(result, f"{function}: {argument} ", str(error))
-    return ValueError(re.sub("overlaps [uvw] ", "overlaps an operand ", message))
+    return ValueError(re.sub(f"^{op.name}: a result ", f"{function}: {argument} ", str(error)))
 
 
 def _only(plan: Plan, out: Tensor) -> tuple[Tensor | None, ...]:
