@@ -109,8 +109,8 @@ class Comparison:
         dtype; `exact` finds this value in operand "y".
       second_order, hessian: True to compare the gradients of gradients, and products of the Hessian
         with vectors.
-      widest: x is also compared with values up to ±widest, where each number is judged by itself
-        and not as a part of its row; 0 for ops whose rows are judged as a whole.
+      widest: x is also compared with values from -widest to widest, where each number is judged by
+        itself and not as a part of its row; 0 for ops whose rows are judged as a whole.
       extremes: True if x and the cotangent are also compared with infinities, NaN and extremes.
       dimensions: the least number of dimensions of x.
       are_rows_independent: True if the results of a row depend on the operands of this row alone.

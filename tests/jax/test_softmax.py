@@ -156,6 +156,9 @@ def test_more_dimensions_than_the_kernels_walk(rng: np.random.Generator, first: 
     mask = rng.random(own) < 0.5
     whole = scaled_masked_softmax(x, np.ascontiguousarray(np.broadcast_to(mask, x.shape)))
     np.testing.assert_array_equal(scaled_masked_softmax(x, mask), whole)
+    if first == 0:  # a batch adds a dimension
+        batched = jax.vmap(scaled_masked_softmax)(x, np.broadcast_to(mask, (2, *mask.shape[1:])))
+        np.testing.assert_array_equal(batched, whole)
 
 
 def residual_shapes(function: Any, *arguments: Any) -> list[Any]:

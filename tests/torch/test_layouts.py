@@ -14,6 +14,7 @@ from bridge.torch import (
     bias_gelu_,
     scaled_causal_softmax,
     scaled_masked_softmax,
+    scaled_softmax,
 )
 from bridge.torch._adapter import kernels as _kernels
 from tests.torch.cases import CASES
@@ -195,3 +196,10 @@ def test_more_dimensions_than_the_kernels_walk(draw: Any, first: int) -> None:
     assert_same_bits(scaled_masked_softmax(x, mask), scaled_masked_softmax(x, whole))
     apart = x.permute(*range(11, -1, -1), 12)
     assert_same_bits(scaled_causal_softmax(apart), scaled_causal_softmax(apart.contiguous()))
+
+
+def test_out_of_more_dimensions_than_the_kernels_walk(draw: Any) -> None:
+    x = draw(*(2,) * 9, 3)
+    out = torch.empty_like(x).permute(*range(8, -1, -1), 9)
+    scaled_softmax(x, out=out)
+    assert_same_bits(out, scaled_softmax(x))

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 import torch._dynamo.testing
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import grad
 from torch.func import jvp, vmap
 from torch.library import opcheck
@@ -330,3 +332,25 @@ def test_bad_arguments(what: str) -> None:
     for _ in range(2):  # the second call uses the cached plan
         with pytest.raises(error, match=re.escape(message)):
             call()
+
+
+class Own(Tensor):
+    """Handles one public function, and no other."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any) -> Any:
+        assert function is scaled_causal_softmax
+        return "own"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_causal_calls_on_other_kinds_of_tensors(draw: Any, layout: torch.layout) -> None:
+    """The last columns are fake beside a fake x, and none are made for an x that is not ours."""
+    with FakeTensorMode():
+        fake = torch.empty(2, 3)
+    assert type(scaled_causal_softmax(fake)) is FakeTensor
+    assert scaled_causal_softmax(draw(2, 3).as_subclass(Own)) == "own"
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)], layout=layout)
+    with pytest.raises(TypeError, match="scaled_causal_softmax: x is nested"):
+        scaled_causal_softmax(nested)

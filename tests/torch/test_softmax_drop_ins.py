@@ -295,3 +295,10 @@ def test_scales_that_change_between_compilations(draw: Any) -> None:
     compiled = torch.compile(apply, fullgraph=True, backend="aot_eager")
     for scale in (0.5, 0.75, 2.0):
         assert_same_bits(compiled(x, scale), apply(x, scale))
+
+
+@pytest.mark.parametrize("mask_type", ["padding", "causal"])
+@pytest.mark.parametrize("mask", [None, torch.ones(1, 1, 2, 2, dtype=torch.bool)])
+def test_an_absent_x_is_named(mask_type: str, mask: Any) -> None:
+    with pytest.raises(TypeError, match="x has type NoneType"):
+        module(mask_type)(None, mask)

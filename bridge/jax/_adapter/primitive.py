@@ -57,6 +57,8 @@ from bridge.ops.definition import Op, each_place
 from bridge.ops.splitting import wanted_roles
 from bridge.ops.tables import summed
 
+_MOST_DIMENSIONS = 9  # of arrays in which a mask repeats; BRIDGE_MAX_DIMS and the columns
+
 
 def call(
     op: Op[Any], operands: Sequence[Any], params: Any, axis: str | None = None
@@ -69,6 +71,12 @@ def call(
     """
     slots = tuple(i for i, operand in enumerate(operands) if operand is not None)
     roles = op.operand_roles(len(operands), params)
+    if operands[0].ndim > _MOST_DIMENSIONS:
+        shape = operands[0].shape
+        operands = [
+            jnp.broadcast_to(o, shape) if role is Role.MASK and o is not None else o
+            for o, role in zip(operands, roles, strict=True)
+        ]
     has_columns = [axis is None or has_columns_of(roles[i]) for i in slots]
     present = vary_alike([operands[i] for i in slots], axis, has_columns)
     present = split_alike(present, [roles[i] for i in slots])

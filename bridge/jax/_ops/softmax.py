@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from bridge.catalogue.softmax import MASK_EXPECTED, check_scale, forward_params
 from bridge.jax._adapter import arrays
@@ -17,8 +16,6 @@ from bridge.lang.dtypes import OF_MASKS
 from bridge.ops import PROGRAM
 
 ArrayLike = jax.typing.ArrayLike
-
-_MOST_DIMENSIONS = 9  # of arrays in which a mask repeats; BRIDGE_MAX_DIMS and the columns
 
 
 def scaled_softmax(x: ArrayLike, scale: float = 1.0, *, sink: ArrayLike | None = None) -> jax.Array:
@@ -155,8 +152,6 @@ def _compiled(function: str, scale: float, causal: bool) -> Any:
     def run(x: Any, mask: Any) -> jax.Array:
         x, mask = as_arrays(x, mask)
         params = forward_params(function, scale, spec_of(x), spec_of(mask), causal=causal)
-        if mask is not None and x.ndim > _MOST_DIMENSIONS:
-            mask = jnp.broadcast_to(mask, x.shape)
         given = (x, mask, arrays.last_columns(x) if causal else None)
         return call(PROGRAM, tuple([each for each in given if each is not None]), params)[0]
 

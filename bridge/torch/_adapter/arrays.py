@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bridge._private.torch import functorch_active
+from bridge._private.torch import FakeTensor, functorch_active
 from bridge.torch._adapter.autocast import cast as autocast
 from bridge.torch._adapter.autocast import joined
 from bridge.torch._adapter.autograd import has_modes
@@ -20,6 +20,7 @@ from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.declared import DeclaredFunction
 from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.kernels import dtype_word, spec_of
+from bridge.torch._adapter.overrides import is_overridden
 
 __all__ = [
     "autocast",
@@ -72,14 +73,17 @@ def zeros(like: Tensor, shape: Sequence[int], dtype: str) -> Tensor:
 
 
 def last_columns(x: Any) -> Any:
-    """Returns the last column that each query sees; None for an x that the checks refuse."""
+    """Returns the last column that each query sees; None for an x that is refused or overrides."""
     # A tiny call takes less time than making them. A GPU's memory may belong to the graph of a
     # capture.
-    is_plain = type(x) is Tensor and x.is_cpu and x.dim() >= 2
+    is_plain = type(x) is Tensor and x.is_cpu and x.dim() >= 2 and not x.is_nested
     if is_plain and not (torch.compiler.is_compiling() or has_modes() or functorch_active()):
         return _stored_last_columns(x.shape)
-    if not isinstance(x, Tensor) or x.dim() < 2:
+    if not isinstance(x, Tensor) or is_overridden((x,)) or x.is_nested or x.dim() < 2:
         return None
+    if isinstance(x, FakeTensor) and not torch.compiler.is_compiling():
+        with x.fake_mode:  # which may be off
+            return _last_columns(x.shape, x.device)
     return _last_columns(x.shape, x.device)
 
 

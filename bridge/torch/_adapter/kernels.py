@@ -270,6 +270,13 @@ class Kernel:
             ]
         )
 
+    def _run_apart(self, operands: tuple[Any, ...], results: Results) -> Results:
+        """Runs the call into new memory, for results whose layout the kernel cannot write."""
+        for given, made in zip(results, self.run(operands), strict=True):
+            if given is not None and made is not None:
+                given.copy_(made)
+        return results
+
     def run(self, operands: tuple[Any, ...], results: Results | None = None) -> Results:
         """Runs the call on plain tensors and returns the results, written into `results` if given.
 
@@ -297,15 +304,14 @@ class Kernel:
                 for r, (_, role) in zip(results, self._results, strict=True)
             ]
         ):
-            for given, made in zip(results, self.run(operands), strict=True):
-                if given is not None and made is not None:
-                    given.copy_(made)
-            return results
+            return self._run_apart(operands, results)
         name, threads = self.op.kernel_name, torch.get_num_threads()
         settings = (self._attributes, threads, allocate, *self._code)
         while (
             unreadable := _native.run(name, operands, results, *settings)
         ) >= 0:  # at most twice for each operand: whole and contiguous, it can be read
+            if unreadable >= len(operands):  # a result of too many dimensions
+                return self._run_apart(operands, results)
             copy = _compact(operands[unreadable], self._roles[unreadable], operands[0].shape)
             operands = (*operands[:unreadable], copy, *operands[unreadable + 1 :])
         return results

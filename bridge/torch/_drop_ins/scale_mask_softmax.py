@@ -290,8 +290,9 @@ def _sink_of(offset: Any) -> Any:
 
 def fused_softmax(x: Tensor, mask: Tensor | None, scale: float, causal: bool) -> Tensor:
     """Softmax under a mask and a causal rule, if given."""
-    given = x, mask, last_columns(x) if causal else None
-    operands = tuple([operand for operand in given if operand is not None])
+    operands = (x,) if mask is None else (x, mask)
+    if causal:
+        operands = (*operands, last_columns(x))
     return _entries[mask is not None, causal](scale, operands)  # type: ignore[no-any-return]
 
 

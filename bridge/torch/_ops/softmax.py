@@ -47,8 +47,8 @@ def scaled_softmax(
       scale: a finite number. Multiply x by a scale that is a tensor.
       sink: a number, or a tensor of any of these dtypes: `[heads]`, one for each index of x's third
         dimension from the end, or of a shape that broadcasts to `[..., 1]`.
-      out: a tensor for the result, of x's shape and dtype; the elements of a row are adjacent. May
-        be x itself; must not share memory with an argument otherwise.
+      out: a tensor for the result, of x's shape and dtype, of any strides. May be x itself; must
+        not share memory with an argument otherwise.
 
     Returns:
       A contiguous tensor of x's shape and dtype (or `out`).
@@ -57,8 +57,7 @@ def scaled_softmax(
       TypeError: an argument is not a dense tensor, or has another dtype; scale is not a real
         number.
       ValueError: x is 0-dimensional; scale is not finite; a sink that does not broadcast; an `out`
-        of another shape or device, with rows whose elements are not adjacent, or that overlaps an
-        operand. Then nothing has been written.
+        of another shape or device, or that overlaps an operand. Then nothing has been written.
       RuntimeError: `out` is given, and an argument requires a gradient.
 
     Example:
@@ -116,7 +115,7 @@ def scaled_causal_softmax(
     In `[..., queries, keys]`, query i sees key j iff j ≤ i + (keys − queries): the last query sees
     every key, and a query before the first key sees none and gives zeros. Elements above that
     diagonal are never read; they are exactly 0 in y and in dx. Everything else is as for
-    `scaled_softmax`.
+    `scaled_softmax`; one integer for each query is a residual too.
 
     Args:
       x: `[..., queries, keys]` of dtype float16, bfloat16, float32 or float64.

@@ -30,7 +30,8 @@ struct Operand {
 };
 
 // The reason for an invalid call. `unreadable` is the position of an operand with unsupported
-// strides: the caller may copy it and try again. It is -1 if a copy does not help.
+// strides: the caller may copy it and try again. A result has the number of operands and its
+// position. It is -1 if a copy does not help.
 struct CallError {
   std::string message;
   int32_t unreadable = -1;

@@ -299,30 +299,40 @@ class ProgramBinding {
     return true;
   }
 
-  // Sets the error for more dimensions than the kernels support. An operand that is not compact is
-  // marked as unreadable, else a mask that repeats: after a copy, more dimensions merge.
+  // Sets the error for more dimensions than the kernels support. An array is marked as unreadable
+  // that makes more dimensions merge once it is compact: an operand, else a mask that repeats, else
+  // a result.
   bool too_many() const {
-    for (size_t i = 0; i < operands_; ++i) {
-      const Operand& own = *arrays_[i];
-      if (own.strides == nullptr) continue;
-      int64_t elements = 1;
-      for (int32_t d = own.ndim - 1; d >= 0; --d) {
-        if (own.shape[d] != 1 && own.strides[d] != elements) error_->unreadable = place_[i];
-        elements *= own.shape[d];
-      }
-      if (error_->unreadable >= 0) break;
+    for (size_t i = 0; i < operands_ && error_->unreadable < 0; ++i) {
+      if (!is_compact(*arrays_[i])) error_->unreadable = place_[i];
     }
     for (size_t i = 0; i < operands_ && error_->unreadable < 0; ++i) {
-      if (role_of(i) != Role::mask) continue;
-      const Operand& own = *arrays_[i];
-      const int32_t shift = leading_ + 1 - own.ndim;
-      for (int32_t d = 0; d < leading_; ++d) {
-        const bool repeats = d < shift || own.shape[d - shift] != size_of(d);
-        if (repeats && size_of(d) != 1) error_->unreadable = place_[i];
-      }
+      if (role_of(i) == Role::mask && repeats(*arrays_[i])) error_->unreadable = place_[i];
+    }
+    for (size_t i = operands_; i < count_ && error_->unreadable < 0; ++i) {
+      if (is_compact(*arrays_[i])) continue;
+      error_->unreadable = static_cast<int32_t>(arguments_.operand_count) + place_[i];
     }
     return error_->set("the arrays have more than " + std::to_string(BRIDGE_MAX_DIMS) +
                        " dimensions that cannot be merged");
+  }
+
+  static bool is_compact(const Operand& own) {
+    int64_t elements = 1;
+    for (int32_t d = own.ndim - 1; own.strides != nullptr && d >= 0; --d) {
+      if (own.shape[d] != 1 && own.strides[d] != elements) return false;
+      elements *= own.shape[d];
+    }
+    return true;
+  }
+
+  // Returns true if an element of a mask serves several rows.
+  bool repeats(const Operand& own) const {
+    const int32_t shift = leading_ + 1 - own.ndim;
+    for (int32_t d = 0; d < leading_; ++d) {
+      if (size_of(d) != 1 && (d < shift || own.shape[d - shift] != size_of(d))) return true;
+    }
+    return false;
   }
 
   bool check_memory() const {
