@@ -45,7 +45,7 @@ class _Gelu(Function):
 def softmax(z: Tensor, hidden: Tensor | None, y: Tensor | None) -> Tensor:
     """Returns the softmax of the elements that are not hidden, 0 for hidden elements.
 
-    A row without elements above −∞ is all zeros. If y is given, it is the value, and the
+    A row without elements above -infinity is all zeros. If y is given, it is the value, and the
     derivatives are taken at it.
     """
     if hidden is not None:
