@@ -46,6 +46,7 @@ OPS = {
     ),
     "scaled_causal_softmax": Op(bj.scaled_causal_softmax, "bridge_program", "bridge_program"),
 }
+SOFTMAXES = [op for name, op in OPS.items() if "softmax" in name]
 MODES: dict[str, Callable[[Function], Function]] = {
     "eager": lambda function: function,
     "jit": jax.jit,
@@ -88,7 +89,7 @@ def test_forward(op: Op, mode: Any, bad: Any) -> None:
     function = mode(op.function)
     with flag(True):
         function(x)
-        if word == "inf" and op.forward == "bridge_program":
+        if word == "inf" and op in SOFTMAXES:
             assert jnp.isnan(function(with_bad)).any()  # the result is NaN, not an infinity
             return
         for _ in range(2):
