@@ -38,7 +38,7 @@ def order_of(number: int) -> RowOrder:
         (KEEPS, "log_sum_rest_16", Place.END),
         (BACKWARD, "load_label", Place.BESIDE),
         (BACKWARD, "load_row", Place.BESIDE),
-        (BACKWARD, "columns", Place.BEFORE),
+        (BACKWARD, "integer_columns", Place.BEFORE),
     ],
 )
 def test_places_in_cross_entropy(number: int, operation: str, place: Place) -> None:
