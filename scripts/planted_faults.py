@@ -145,27 +145,27 @@ SOFTMAX = (
     ),
     Fault(
         "softmax: two parameters of a call in each other's place",
-        _SOFTMAX,
+        "cpp/hand_written/softmax_scale.h",
         """\
-  scale.half = static_cast<Real>(parameter(view, 0));
-  scale.rate = static_cast<Real>(parameter(view, 1));
+  scale->half = static_cast<Real>(parameter(view, 0));
+  scale->rate = static_cast<Real>(parameter(view, 1));
 """,
         """\
-  scale.half = static_cast<Real>(parameter(view, 1));
-  scale.rate = static_cast<Real>(parameter(view, 0));
+  scale->half = static_cast<Real>(parameter(view, 1));
+  scale->rate = static_cast<Real>(parameter(view, 0));
 """,
         keyword="softmax",
     ),
     Fault(
         "softmax on CUDA: two parameters of a call in each other's place",
-        "cpp/hand_written/softmax.cu",
+        "cpp/hand_written/softmax_scale.h",
         """\
-  scale.half = static_cast<Real>(parameter(view, 0));
-  scale.rate = static_cast<Real>(parameter(view, 1));
+  scale->half = static_cast<Real>(parameter(view, 0));
+  scale->rate = static_cast<Real>(parameter(view, 1));
 """,
         """\
-  scale.half = static_cast<Real>(parameter(view, 1));
-  scale.rate = static_cast<Real>(parameter(view, 0));
+  scale->half = static_cast<Real>(parameter(view, 1));
+  scale->rate = static_cast<Real>(parameter(view, 0));
 """,
         tests="tests/generated/test_emulated.py::test_kernels_written_by_hand[12]",
     ),

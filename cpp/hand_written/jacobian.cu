@@ -4,6 +4,7 @@
 #include "hand_written/row_launch.cuh"
 #include "hand_written/softmax_call.h"
 #include "hand_written/softmax_cuda.h"
+#include "hand_written/softmax_scale.h"
 
 namespace bridge {
 namespace jacobian {
@@ -13,42 +14,31 @@ using interpreter::View;
 using math::bfloat16;
 using math::float16;
 
-template <class T, class Precision>
+template <class Precision>
 struct Kernels {
   template <class Team, bool kIsAligned>
   using OfTeam = JacobianKernel<Team, Precision, kIsAligned>;
-  // Two operands take twice the registers that softmax does.
-  using Rows = rows::RowKernels<T, 64 / sizeof(T), OfTeam>;
-  // As many registers as the threads of the largest block have.
-  using Cluster = rows::ClusterTeam<T, sizeof(T) == 8 ? 1 : 8 / sizeof(T)>;
-  static constexpr rows::ClusterKernel<Params> kClusters[2] = {
-      rows::cluster_kernel<OfTeam<Cluster, false>>(),
-      rows::cluster_kernel<OfTeam<Cluster, true>>()};
-};
-
-struct KernelLists {
-  rows::KernelList<Params> aligned;
-  rows::KernelList<Params> any;
-  const rows::ClusterKernel<Params> (&clusters)[2];  // the index is whether all is aligned
 };
 
 template <class T>
-constexpr KernelLists kernel_lists() {
-  using K = Kernels<T, math::precision_of<T>>;
-  return {K::Rows::kAligned, K::Rows::kAny, K::kClusters};
+constexpr rows::KernelLists<Params> kernel_lists() {
+  // Two operands take twice the registers that softmax does.
+  // The threads of a cluster have as many registers as those of the largest block.
+  return rows::kernel_lists<T, 64 / sizeof(T), sizeof(T) == 8 ? 1 : 8 / sizeof(T),
+                            Kernels<math::precision_of<T>>::template OfTeam>();
 }
 
 // The index is a bridge_dtype.
-constexpr KernelLists kKernels[] = {kernel_lists<float16>(), kernel_lists<bfloat16>(),
-                                    kernel_lists<float>(), kernel_lists<double>()};
+constexpr rows::KernelLists<Params> kKernels[] = {kernel_lists<float16>(), kernel_lists<bfloat16>(),
+                                                  kernel_lists<float>(), kernel_lists<double>()};
 
-const KernelLists& lists_of(const bridge_program& call) { return kKernels[call.operand[0].dtype]; }
+const rows::KernelLists<Params>& lists_of(const bridge_program& call) {
+  return kKernels[call.operand[0].dtype];
+}
 
 bool takes(const bridge_program& call, const View&) {
-  const KernelLists& lists = lists_of(call);
   const bridge_program_array* const last = call.operands > 2 ? &call.operand[2] : nullptr;
-  return reads_last(last) && has_adjacent_columns(call, 2) &&
-         (call.cols <= lists.any.most_cols() || lists.clusters[0].blocks_of(call.cols) > 0);
+  return reads_last(last) && has_adjacent_columns(call, 2) && lists_of(call).take(call.cols);
 }
 
 Params make_params(const bridge_program& call, const View& view) {
@@ -81,21 +71,10 @@ bool is_aligned(const bridge_program& call, const Params& params) {
 
 const char* enqueue(const bridge_program& call, const View& view, void* stream) {
   Params params = make_params(call, view);
-  const KernelLists& lists = lists_of(call);
-  const bool aligned = is_aligned(call, params);
-  if (call.cols <= lists.any.most_cols())
-    return (aligned ? lists.aligned : lists.any).enqueue(params, stream);
-  const auto& cluster = lists.clusters[aligned ? 1 : 0];
-  return cluster.enqueue(cluster.blocks_of(call.cols), params, stream);
+  return lists_of(call).enqueue(is_aligned(call, params), params, stream);
 }
 
-const char* load() {
-  for (const KernelLists& lists : kKernels) {
-    const char* error = rows::load_all(lists.aligned, lists.any, lists.clusters);
-    if (error != nullptr) return error;
-  }
-  return nullptr;
-}
+const char* load() { return rows::load_all(kKernels); }
 
 }  // namespace
 }  // namespace jacobian

@@ -34,7 +34,7 @@ BRIDGE_DEVICE Real scale_of(const Params& params) {
   }
 }
 
-// Where a thread's row is, and its vectors there.
+// The place of a thread's row, and its vectors there.
 template <class Team, class Precision, bool kAligned>
 struct Row {
   using T = typename Team::T;

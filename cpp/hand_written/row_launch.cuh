@@ -181,6 +181,38 @@ const char* load_all(const Kernels&... kernels) {
   return error;
 }
 
+// All kernels of an op for elements T.
+template <class Params>
+struct KernelLists {
+  KernelList<Params> aligned, any;
+  ClusterKernel<Params> aligned_cluster, any_cluster;  // for rows that no block holds
+
+  bool take(int64_t cols) const {
+    return cols <= any.most_cols() || any_cluster.blocks_of(cols) > 0;
+  }
+
+  const char* enqueue(bool is_aligned, Params& params, void* stream) const {
+    if (params.layout.cols <= any.most_cols())
+      return (is_aligned ? aligned : any).enqueue(params, stream);
+    const ClusterKernel<Params>& cluster = is_aligned ? aligned_cluster : any_cluster;
+    return cluster.enqueue(cluster.blocks_of(params.layout.cols), params, stream);
+  }
+
+  const char* load() const { return load_all(aligned, any, aligned_cluster, any_cluster); }
+};
+
+// Returns the kernels of RowKernels and those for clusters. The threads of a cluster have the
+// registers for kClusterBlocks blocks at once.
+template <class T, int kBlockWarps, int kClusterBlocks,
+          template <class Team, bool kIsAligned> class K>
+constexpr auto kernel_lists() {
+  using Rows = RowKernels<T, kBlockWarps, K>;
+  using Cluster = ClusterTeam<T, kClusterBlocks>;
+  return KernelLists<typename Rows::Params>{Rows::kAligned, Rows::kAny,
+                                            cluster_kernel<K<Cluster, true>>(),
+                                            cluster_kernel<K<Cluster, false>>()};
+}
+
 }  // namespace bridge::rows
 
 #endif  // BRIDGE_HAND_WRITTEN_ROW_LAUNCH_CUH_

@@ -4,6 +4,7 @@
 #include "hand_written/row_launch.cuh"
 #include "hand_written/softmax_call.h"
 #include "hand_written/softmax_cuda.h"
+#include "hand_written/softmax_scale.h"
 
 namespace bridge {
 namespace softmax {
@@ -14,35 +15,26 @@ using interpreter::View;
 using math::bfloat16;
 using math::float16;
 
-template <class T, class Precision>
+template <class Precision>
 struct Kernels {
   template <class Team, bool kIsAligned>
   using OfTeam = RowsKernel<Team, Precision, kIsAligned>;
-  using Rows = rows::RowKernels<T, sizeof(T) == 8 ? 16 : 32, OfTeam>;
-  // As many registers as the threads of the largest block have.
-  using Cluster = rows::ClusterTeam<T, sizeof(T) == 8 ? 1 : 4>;
-  static constexpr rows::ClusterKernel<Params> kClusters[2] = {
-      rows::cluster_kernel<OfTeam<Cluster, false>>(),
-      rows::cluster_kernel<OfTeam<Cluster, true>>()};
-};
-
-struct KernelLists {
-  rows::KernelList<Params> aligned;
-  rows::KernelList<Params> any;
-  const rows::ClusterKernel<Params> (&clusters)[2];  // the index is whether all is aligned
 };
 
 template <class T>
-constexpr KernelLists kernel_lists() {
-  using K = Kernels<T, math::precision_of<T>>;
-  return {K::Rows::kAligned, K::Rows::kAny, K::kClusters};
+constexpr rows::KernelLists<Params> kernel_lists() {
+  // The threads of a cluster have as many registers as those of the largest block.
+  return rows::kernel_lists<T, sizeof(T) == 8 ? 16 : 32, sizeof(T) == 8 ? 1 : 4,
+                            Kernels<math::precision_of<T>>::template OfTeam>();
 }
 
 // The index is a bridge_dtype.
-constexpr KernelLists kKernels[] = {kernel_lists<float16>(), kernel_lists<bfloat16>(),
-                                    kernel_lists<float>(), kernel_lists<double>()};
+constexpr rows::KernelLists<Params> kKernels[] = {kernel_lists<float16>(), kernel_lists<bfloat16>(),
+                                                  kernel_lists<float>(), kernel_lists<double>()};
 
-const KernelLists& lists_of(const bridge_program& call) { return kKernels[call.operand[0].dtype]; }
+const rows::KernelLists<Params>& lists_of(const bridge_program& call) {
+  return kKernels[call.operand[0].dtype];
+}
 
 const bridge_program_array* last_of(const bridge_program& call, const View& view) {
   const int32_t last = call.operands - 1;
@@ -58,37 +50,8 @@ bool takes(const bridge_program& call, const View& view) {
   const bridge_program_array* const mask = mask_of(call, view);
   if (mask != nullptr && mask->col_stride != 0 && mask->col_stride != 1 && call.cols > 1)
     return false;
-  const KernelLists& lists = lists_of(call);
   return reads_last(last_of(call, view)) && has_adjacent_columns(call, 1) &&
-         (call.cols <= lists.any.most_cols() || lists.clusters[0].blocks_of(call.cols) > 0);
-}
-
-template <class Precision, class Real = typename Precision::real>
-math::SoftmaxScale<Real> scale_of(const View& view) {
-  auto scale = math::softmax_scale<Precision>(0.0);
-  scale.half = static_cast<Real>(parameter(view, 0));
-  scale.rate = static_cast<Real>(parameter(view, 1));
-  if constexpr (!math::is_for_16_bits<Precision>) {
-    scale.rate_low = static_cast<Real>(parameter(view, 2));
-    scale.floor = static_cast<Real>(parameter(view, 3));
-  }
-  return scale;
-}
-
-void set_scale(int32_t dtype, const View& view, Params* params) {
-  switch (dtype) {
-    case BRIDGE_FLOAT16:
-      params->scale_single = scale_of<math::SingleForFloat16>(view);
-      break;
-    case BRIDGE_BFLOAT16:
-      params->scale_single = scale_of<math::SingleForBfloat16>(view);
-      break;
-    case BRIDGE_FLOAT32:
-      params->scale_single = scale_of<math::Single>(view);
-      break;
-    default:
-      params->scale_double = scale_of<math::Double>(view);
-  }
+         lists_of(call).take(call.cols);
 }
 
 Params make_params(const bridge_program& call, const View& view) {
@@ -110,7 +73,7 @@ Params make_params(const bridge_program& call, const View& view) {
   if (last != nullptr)
     params.last = {static_cast<const char*>(last->data),
                    static_cast<int32_t>(element_bytes(last->dtype))};
-  set_scale(call.operand[0].dtype, view, &params);
+  set_scale(view, call.operand[0].dtype, &params.scale_single, &params.scale_double);
   return params;
 }
 
@@ -125,21 +88,10 @@ bool is_aligned(const bridge_program& call, const Params& params) {
 
 const char* enqueue(const bridge_program& call, const View& view, void* stream) {
   Params params = make_params(call, view);
-  const KernelLists& lists = lists_of(call);
-  const bool aligned = is_aligned(call, params);
-  if (call.cols <= lists.any.most_cols())
-    return (aligned ? lists.aligned : lists.any).enqueue(params, stream);
-  const auto& cluster = lists.clusters[aligned ? 1 : 0];
-  return cluster.enqueue(cluster.blocks_of(call.cols), params, stream);
+  return lists_of(call).enqueue(is_aligned(call, params), params, stream);
 }
 
-const char* load() {
-  for (const KernelLists& lists : kKernels) {
-    const char* error = rows::load_all(lists.aligned, lists.any, lists.clusters);
-    if (error != nullptr) return error;
-  }
-  return nullptr;
-}
+const char* load() { return rows::load_all(kKernels); }
 
 }  // namespace
 }  // namespace softmax

@@ -3,20 +3,11 @@
 #define BRIDGE_HAND_WRITTEN_SOFTMAX_CALL_H_
 
 #include <bridge/bridge.h>
-#include <string.h>
 
 #include "drivers/dtypes.h"
 #include "hand_written/row_operands.h"
-#include "program/program.h"
 
 namespace bridge {
-
-// Returns parameter i of the program: its constant i.
-inline double parameter(const interpreter::View& view, int i) {
-  double number;
-  memcpy(&number, view.constants + 2 * i, sizeof number);
-  return number;
-}
 
 // Returns true if the call has elements, and those of a row are adjacent in the result and in the
 // first `floats` operands.

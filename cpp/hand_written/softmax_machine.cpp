@@ -4,6 +4,7 @@
 
 #include "cpu/tile.h"
 #include "hand_written/softmax_kernel.h"
+#include "hand_written/softmax_scale.h"
 #include "program/interpreter.h"
 #include "tiles/memory_parts.h"
 #include "tiles/position.h"
@@ -55,42 +56,6 @@ struct Memory {
     return is_adjacent ? nullptr : parts.take<char>(call.cols * element_bytes(array.dtype));
   }
 };
-
-// Returns parameter i of a call: the program's constant i.
-double parameter(const View& view, int i) {
-  double number;
-  memcpy(&number, view.constants + 2 * i, sizeof number);
-  return number;
-}
-
-// Returns the scale of a call, in the form of math::softmax_scale.
-template <class Precision, class Real = typename Precision::real>
-math::SoftmaxScale<Real> scale_of(const View& view) {
-  auto scale = math::softmax_scale<Precision>(0.0);
-  scale.half = static_cast<Real>(parameter(view, 0));
-  scale.rate = static_cast<Real>(parameter(view, 1));
-  if constexpr (!math::is_for_16_bits<Precision>) {
-    scale.rate_low = static_cast<Real>(parameter(view, 2));
-    scale.floor = static_cast<Real>(parameter(view, 3));
-  }
-  return scale;
-}
-
-void set_scale(const View& view, int32_t dtype, SoftmaxRun* run) {
-  switch (dtype) {
-    case BRIDGE_FLOAT16:
-      run->scale = scale_of<math::SingleForFloat16>(view);
-      break;
-    case BRIDGE_BFLOAT16:
-      run->scale = scale_of<math::SingleForBfloat16>(view);
-      break;
-    case BRIDGE_FLOAT32:
-      run->scale = scale_of<math::Single>(view);
-      break;
-    default:
-      run->scale_double = scale_of<math::Double>(view);
-  }
-}
 
 class Caller {
  public:
@@ -154,7 +119,7 @@ void run_softmax(const View& view, const bridge_program& call, const Rows& rows,
   Caller caller(view, call, rows, MemoryParts(scratch));
   const int32_t dtype = call.operand[0].dtype;
   SoftmaxRun run{};
-  set_scale(view, dtype, &run);
+  set_scale(view, dtype, &run.scale, &run.scale_double);
   run.buffer = caller.memory().buffer;
   run.buffered_cols = caller.memory().buffered_cols;
   const interpreter::Counts counts = interpreter::counts_of(call);
