@@ -184,6 +184,7 @@ NB_MODULE(_native, m) {
   m.def("add_generated_cuda", &add_generated_cuda, nb::arg("code"), nb::arg("dtypes"),
         nb::arg("free"), nb::arg("device"), nb::arg("image"), nb::arg("vector"), nb::arg("cells"),
         nb::arg("held"), nb::arg("kinds"), nb::arg("staged"));
+  m.def("rejected_programs", &bridge::interpreter::rejected_programs);
   m.def("generated_calls", [] {
     const bp::CudaLibrary* library = bp::cuda_library(nullptr);
     const int64_t on_cuda = library == nullptr ? 0 : library->added_calls();

@@ -276,11 +276,9 @@ bridge_status run(const bridge_program& given, void* workspace, size_t workspace
     return cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
   try {
     if (const HandKernel* const hand = hand_kernel(given, view)) {
-      const Counts counts = counts_of(given);
-      const bool is_empty = counts.batches == 0 || counts.rows == 0;
-      const char* error = is_empty ? nullptr : hand->enqueue(given, view, stream);
+      status = enqueue_by_hand(*hand, given, view, stream);
       simt::restore_current(entered);
-      return error == nullptr ? BRIDGE_OK : cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
+      return status;
     }
     const GeneratedKernels* kernels = generated_kernels(given, simt::current_device());
     status = run_checked(Call(given, view), workspace, workspace_bytes, stream, kernels);

@@ -9,16 +9,17 @@
 
 namespace {
 
-// Loads every kernel onto the current device. A captured stream cannot record the loading, and CUDA
-// forbids it during a capture (to this thread, or to all threads) unless the thread declares that
-// its calls concern no such stream.
-const char* load_all() {
+// Loads every kernel onto the current device, and verifies those written by hand. A captured stream
+// cannot record the loading, and CUDA forbids it during a capture (to this thread, or to all
+// threads) unless the thread declares that its calls concern no such stream.
+const char* load_all(int device) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   if (const char* error = bridge::simt::message_of(cudaThreadExchangeStreamCaptureMode(&mode))) {
     return error;
   }
   const char* error = bridge::interpreter::load_kernels();
   if (error == nullptr) error = bridge::interpreter::load_hand_kernels();
+  if (error == nullptr) bridge::interpreter::verify_hand_kernels(device);
   cudaThreadExchangeStreamCaptureMode(&mode);
   return error;
 }
@@ -60,7 +61,7 @@ extern "C" BRIDGE_EXPORT bridge_status bridge_cuda_preload(int32_t device) {
   int entered = kNoDevice;
   if (error == 0) error = enter(*driver, device, &entered);
   if (error != 0) return fail(BRIDGE_CUDA_ERROR, kName, message_of(*driver, error));
-  const char* failure = load_all();
+  const char* failure = load_all(device);
   leave(*driver, entered);
   return failure == nullptr ? BRIDGE_OK : fail(BRIDGE_CUDA_ERROR, kName, failure);
 }

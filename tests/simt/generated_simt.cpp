@@ -11,6 +11,7 @@
 #include <bridge/bridge.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +23,7 @@
 #include "../cpp/random_call.h"
 #include "executor.h"
 #include "generated/cuda/call.h"
+#include "generated/cuda/hand_written.h"
 
 namespace {
 
@@ -141,9 +143,39 @@ void add(const Compiled& compiled, int64_t before) {
   check(bridge_program_cuda_added_calls() == before, "the check of what is added is no call");
 }
 
+// The verification accepts the kernels of a program, and sees a kernel that writes nothing.
+void verify_by_hand(const Compiled& compiled) {
+  const auto all = bridge::interpreter::hand_written_programs();
+  bridge::interpreter::HandWrittenProgram found{};
+  for (int i = 0; i < all.count; ++i) {
+    const auto& program = all.programs[i];
+    if (compiled.words == std::vector<int32_t>(program.words, program.words + program.count) &&
+        std::equal(compiled.dtypes.begin(), compiled.dtypes.end(), program.dtypes))
+      found = program;
+  }
+  check(found.kernel != nullptr, "a program in the table");
+  if (found.kernel == nullptr) return;
+  executor::next_order();
+  std::string wrong = bridge::interpreter::verified_by_hand(found);
+  std::string failure = executor::finish();
+  check(failure.empty() && wrong.empty(), failure + wrong);
+  const bridge::interpreter::HandKernel idle = {
+      found.kernel->takes,
+      [](const bridge_program&, const View&, void*) -> const char* { return nullptr; },
+      found.kernel->load};
+  found.kernel = &idle;
+  executor::next_order();
+  wrong = bridge::interpreter::verified_by_hand(found);
+  failure = executor::finish();
+  check(wrong.find("other bits than the interpreter") != std::string::npos, "idle: " + wrong);
+}
+
 void run(Compiled& compiled, int calls) {
   const int64_t before = bridge_program_cuda_added_calls();
-  if (!is_by_hand(compiled)) add(compiled, before);
+  if (is_by_hand(compiled))
+    verify_by_hand(compiled);
+  else
+    add(compiled, before);
   static const int64_t cols[] = {0,   1,   7,    16,   32,   33,   64,   100,  128,  200,
                                  256, 257, 1000, 1024, 1032, 2048, 2500, 8192, 9000, 12288};
   for (int i = 0; i < calls; ++i) {

@@ -1,6 +1,7 @@
 #include "generated/cpu/programs.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <atomic>
@@ -19,14 +20,18 @@
 namespace bridge::interpreter {
 namespace {
 
+enum class Verdict { unknown, right, wrong };
+
 struct Entry {
   uint64_t hash;
   ProgramKey key;
   const MachineTable* machine;
+  std::vector<int32_t> dtypes;  // as in the arrays: of operands, then of results
+  mutable std::atomic<Verdict> verdict;
 };
 
-// Readers take no lock: an entry never changes once it is in a table, and a table may be read while
-// a larger one is made. Both live until forget().
+// Readers take no lock: an entry keeps its place once it is in a table, and a table may be read
+// while a larger one is made. Both live until forget().
 struct Table {
   explicit Table(size_t size) : slots(size) {}
   std::vector<std::atomic<const Entry*>> slots;  // a power of two, at most half of them taken
@@ -63,7 +68,34 @@ struct Compiled {
 
 std::mutex mutex;
 Compiled compiled[kIsas];
-std::atomic<int64_t> calls{0};
+std::atomic<int64_t> calls{0}, rejected{0};
+
+// Returns true if a machine of the build has the interpreter's bits on this processor. The first
+// call verifies it: the machine that built it may have been another one. A wrong machine is not
+// called, and stderr tells of it once.
+bool is_verified(const Entry& entry, int isa) {
+  static std::mutex one_at_a_time;
+  const std::lock_guard<std::mutex> lock(one_at_a_time);
+  const Verdict before = entry.verdict.load(std::memory_order_acquire);
+  if (before != Verdict::unknown) return before == Verdict::right;
+  const auto& words = entry.key.words;
+  View view;
+  const char* why = nullptr;
+  if (!read(words.data(), static_cast<int64_t>(words.size()), &view, &why)) return false;
+  const bridge_status status =
+      check_generated(view, words, entry.dtypes.data(), isa, *entry.machine);
+  if (status == BRIDGE_OUT_OF_MEMORY) return false;  // a later call tries again
+  if (status != BRIDGE_OK) {
+    rejected.fetch_add(1, std::memory_order_relaxed);
+    fprintf(stderr,
+            "bridge: a kernel of this build is wrong on this processor (%s), so the interpreter "
+            "runs its calls, with the right bits but slower: %s\n",
+            bridge_cpu_isas()[isa], bridge_last_error());
+  }
+  entry.verdict.store(status == BRIDGE_OK ? Verdict::right : Verdict::wrong,
+                      std::memory_order_release);
+  return status == BRIDGE_OK;
+}
 
 }  // namespace
 
@@ -77,6 +109,9 @@ const MachineTable* generated_machine(const bridge_program& call, int isa,
     const Entry* const entry = found->slots[at].load(std::memory_order_acquire);
     if (entry == nullptr) return nullptr;
     if (entry->hash != hash || !entry->key.is_of(call)) continue;
+    if (entry->verdict.load(std::memory_order_acquire) != Verdict::right &&
+        !is_verified(*entry, isa))
+      return nullptr;
     calls.fetch_add(1, std::memory_order_relaxed);
     return entry->machine;
   }
@@ -86,9 +121,13 @@ namespace {
 
 std::unique_ptr<Entry> entry_of(const View& view, const int32_t* words, int64_t count,
                                 const int32_t* dtypes, const MachineTable* machine,
-                                std::vector<int32_t> free) {
-  return std::make_unique<Entry>(Entry{
-      hash_of(words, count), ProgramKey(view, words, count, dtypes, std::move(free)), machine});
+                                std::vector<int32_t> free, Verdict verdict) {
+  const int32_t arrays = view.header.operands + view.header.results;
+  return std::unique_ptr<Entry>(new Entry{hash_of(words, count),
+                                          ProgramKey(view, words, count, dtypes, std::move(free)),
+                                          machine,
+                                          std::vector<int32_t>(dtypes, dtypes + arrays),
+                                          {verdict}});
 }
 
 // Adds the programs compiled ahead of time, before the first call; false if memory runs out.
@@ -103,7 +142,7 @@ const bool has_hot = [] {
       for (int isa = 0; isa < kIsas; ++isa) {
         if (own.machine[isa] != nullptr)
           compiled[isa].add(entry_of(view, own.words, own.count, own.dtypes, own.machine[isa],
-                                     {own.free, own.free + own.free_count}));
+                                     {own.free, own.free + own.free_count}, Verdict::unknown));
       }
     }
   } catch (const std::bad_alloc&) {
@@ -156,7 +195,7 @@ bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* 
     return fail(BRIDGE_INVALID_ARGUMENT, "program: no machine in %.400s", library);
   }
   auto entry = entry_of(view, words, count, dtypes, static_cast<const MachineTable*>(machine()),
-                        std::move(free));
+                        std::move(free), Verdict::right);
   const bridge_status status =
       check_generated(view, entry->key.words, dtypes, number, *entry->machine);
   if (status != BRIDGE_OK) {
@@ -169,6 +208,8 @@ bridge_status add_generated(const int32_t* words, int64_t count, const int32_t* 
 }
 
 int64_t generated_calls() { return calls.load(std::memory_order_relaxed); }
+
+int64_t rejected_programs() { return rejected.load(std::memory_order_relaxed); }
 
 void forget_generated() {
   const std::lock_guard<std::mutex> lock(mutex);

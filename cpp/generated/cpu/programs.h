@@ -13,7 +13,9 @@
 namespace bridge::interpreter {
 
 // Returns the machine for a call on an instruction set, by its index; null if none was added. Costs
-// little beside the call, and almost nothing if the set has no compiled programs. Thread-safe.
+// little beside the call, and almost nothing if the set has no compiled programs. The first call
+// of a machine of the build compares it with the interpreter; a wrong one is not returned.
+// Thread-safe.
 // `known` is the program of the call if it was read before, or null.
 const MachineTable* generated_machine(const bridge_program& call, int isa,
                                       const KnownProgram* known);
@@ -35,6 +37,9 @@ bool has_generated(const int32_t* words, int64_t count, const int32_t* dtypes, i
 
 // Returns how many calls ran a compiled program since the process began.
 int64_t generated_calls();
+
+// Returns how many machines of the build had other bits than the interpreter.
+int64_t rejected_programs();
 
 // Removes all compiled programs, for tests. No call may be running.
 void forget_generated();

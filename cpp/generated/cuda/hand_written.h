@@ -5,6 +5,8 @@
 
 #include <bridge/bridge.h>
 
+#include <string>
+
 #include "program/program.h"
 
 namespace bridge::interpreter {
@@ -38,8 +40,19 @@ HandWrittenPrograms hand_written_programs();
 // none. Thread-safe.
 const HandKernel* hand_kernel(const bridge_program& call, const View& view);
 
+// Enqueues a call that the kernel takes.
+bridge_status enqueue_by_hand(const HandKernel& kernel, const bridge_program& call,
+                              const View& view, void* stream);
+
 // Loads all of these kernels onto the current device; returns NULL or the error.
 const char* load_hand_kernels();
+
+// Compares the kernels with the interpreter on the current device, by its number. Calls of a
+// program with another bit go to other kernels from then on, and stderr tells of it.
+void verify_hand_kernels(int device);
+
+// Compares the kernels of one program; returns "" or a message.
+std::string verified_by_hand(const HandWrittenProgram& program);
 
 // Returns how many calls have got a kernel.
 int64_t hand_kernel_calls();
