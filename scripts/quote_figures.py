@@ -26,6 +26,7 @@ CATALOGUE = [
 SINKS = ("scaled_softmax sink", "scaled_masked_softmax sink")
 PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/speed.md", "figures", speed.figures),
+    ("docs/architecture.md", "by hand", code.by_hand),
     ("docs/architecture.md", "code lines", code.code_lines),
     ("docs/numerics.md", "accuracy", proofs.accuracy),
     ("docs/exchange.md", "crossings", speed.crossings),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import exp, log
 from typing import Any
 
 from scripts.count_adapter_lines import BESIDES, FAMILIES, LIMIT, count, count_family
@@ -58,3 +59,26 @@ def code_lines() -> str:
     return "\n\n".join(
         [table(header, families), "Besides:", table(["file", "content", "lines"], besides)]
     )
+
+
+def by_hand() -> str:
+    """Returns the table of generated time over time by hand, from compare_hand_written.py."""
+    record = read("hand-written-cpu.json")
+    found: dict[str, dict[str, list[float]]] = {}
+    for name, row in record["rows"].items():
+        kernel, dtype, _ = name.split(", ")
+        found.setdefault(kernel, {}).setdefault(dtype, []).append(row["ratio"])
+    dtypes = [*next(iter(found.values()))]
+    rows = []
+    for kernel, ratios in found.items():
+        cells = []
+        for dtype in dtypes:
+            mean = exp(sum(map(log, ratios[dtype])) / len(ratios[dtype]))
+            cells.append(f"{mean:.2f} ({min(ratios[dtype]):.2f} to {max(ratios[dtype]):.2f})")
+        rows.append([kernel, *cells])
+    shapes = ", ".join(dict.fromkeys(name.rpartition(", ")[2] for name in record["rows"]))
+    text = (
+        f"Time of the generated kernel over the time of the kernel by hand, on one thread of an "
+        f"{record['processor']}: geometric mean, least and largest of {shapes}."
+    )
+    return f"{text}\n\n{table(['program', *dtypes], rows)}"
