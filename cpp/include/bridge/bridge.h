@@ -98,6 +98,28 @@ bridge_status bridge_set_cpu_isa(const char* name); /* NULL: back to the default
 
 bridge_status bridge_program_cpu(const bridge_program* call, const bridge_executor* executor);
 
+/* A matrix product c = a b + bias for each index of `dims` leading dimensions: a has m rows and k
+ * columns, b k rows and n columns, c m rows and n columns, and bias n columns, the same for all
+ * rows. Strides count elements, and may be 0 or negative in operands. If bias has no data there is
+ * none.
+ *
+ * The arithmetic is float64 if any array is, else float32. An element of c is a sum of k products in
+ * an order that depends on k alone (docs/numerics.md), plus the bias, rounded once. c overlaps no
+ * operand. */
+typedef struct bridge_product_array {
+  void* data;
+  int32_t dtype; /* bridge_dtype, floating */
+  int64_t stride[BRIDGE_MAX_DIMS];
+  int64_t row_stride, col_stride;
+} bridge_product_array;
+typedef struct bridge_product {
+  int32_t dims;
+  int64_t size[BRIDGE_MAX_DIMS];
+  int64_t m, n, k;
+  bridge_product_array a, b, bias, c;
+} bridge_product;
+bridge_status bridge_product_cpu(const bridge_product* call, const bridge_executor* executor);
+
 /* CUDA (libbridge_cuda, loaded on demand). `workspace` is device memory of at least
  * bridge_program_cuda_workspace(call) bytes, 16-byte aligned, free for reuse once the stream has
  * passed the call. Whatever device or context is current, the stream's is used, and the thread is

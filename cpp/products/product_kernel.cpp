@@ -1,0 +1,319 @@
+// Matrix products on the CPU, compiled once for each instruction set. The bits of a result depend
+// on the order of the sum in Tile::sum, and on nothing else here.
+#include <utility>
+
+#include "drivers/dtypes.h"
+#include "products/packing.h"
+#include "products/product.h"
+#include "products/strips.h"
+#include "products/vectors.h"
+#include "tiles/memory_parts.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+using products::kDeep;
+using products::kDeepLeaves;
+using products::kProductLeaf;
+using products::Region;
+
+constexpr int64_t kRowsAtOnce = 8 * kTileRows;  // of a packed block of a, which stays in a cache
+
+constexpr int log2_of(int64_t number) { return number <= 1 ? 0 : 1 + log2_of((number + 1) / 2); }
+constexpr int kLowLevels = log2_of(kDeepLeaves);
+
+inline int64_t leaves_of(int64_t terms) { return (terms + kProductLeaf - 1) / kProductLeaf; }
+
+// The number of levels of the tree whose sums wait for later panels.
+inline int64_t high_levels(int64_t terms) {
+  int64_t levels = 0;
+  for (int64_t deep = (terms + kDeep - 1) / kDeep; deep > 1; deep = (deep + 1) / 2) ++levels;
+  return levels;
+}
+
+// A tile of the result: kRows rows and the columns of kTileVectors vectors.
+template <class Real, int kRows>
+struct Tile {
+  using V = Vector<Real>;
+  static constexpr int kCols = kTileVectors * kLanes<Real>, kSize = kTileRows * kCols;
+
+  // Adds the leaves of `terms` terms to the tree. `leaf` is the number of the first. The sums of
+  // level i, over 2^i leaves, wait in `low` or, from kLowLevels on, in `high`. If these are the
+  // last terms, writes the root to `low`.
+  static void sum(const Real* a, const Real* b, int64_t terms, int64_t leaf, bool is_last,
+                  Real* low, Real* high) {
+    V sums[kRows][kTileVectors];
+    const auto waiting = [=](int64_t level) {
+      return level < kLowLevels ? low + level * kSize : high + (level - kLowLevels) * kSize;
+    };
+    const auto add = [&](int64_t level) {
+      const Real* const from = waiting(level);
+      for (int i = 0; i < kRows; ++i)
+        for (int v = 0; v < kTileVectors; ++v)
+          sums[i][v] = load(from + i * kCols + v * kLanes<Real>) + sums[i][v];
+    };
+    const auto write = [&](Real* to) {
+      for (int i = 0; i < kRows; ++i)
+        for (int v = 0; v < kTileVectors; ++v) store(to + i * kCols + v * kLanes<Real>, sums[i][v]);
+    };
+    for (; terms > 0; terms -= kProductLeaf, ++leaf) {
+      chain(a, b, terms < kProductLeaf ? terms : kProductLeaf, sums);
+      a += kProductLeaf * kRows;
+      b += kProductLeaf * kCols;
+      int64_t level = 0;
+      for (; ((leaf >> level) & 1) != 0; ++level) add(level);
+      if (terms > kProductLeaf || !is_last) {
+        write(waiting(level));
+        continue;
+      }
+      for (++level; (leaf + 1) >> level != 0; ++level)
+        if ((((leaf + 1) >> level) & 1) != 0) add(level);
+      write(low);
+    }
+  }
+
+ private:
+  static BRIDGE_INLINE void chain(const Real* a, const Real* b, int64_t terms,
+                                  V (&sums)[kRows][kTileVectors]) {
+    // -0 + x is x, so the first term is the first product.
+    for (int i = 0; i < kRows; ++i)
+      for (int v = 0; v < kTileVectors; ++v) sums[i][v] = all_of(Real(-0.0));
+    for (int64_t p = 0; p < terms; ++p, a += kRows, b += kCols) {
+      V right[kTileVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kTileVectors; ++v) right[v] = load(b + v * kLanes<Real>);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const V left = all_of(a[i]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kTileVectors; ++v) sums[i][v] = fma(left, right[v], sums[i][v]);
+      }
+    }
+  }
+};
+
+template <class Real>
+using Sum = void (*)(const Real*, const Real*, int64_t, int64_t, bool, Real*, Real*);
+
+template <class Real, int... kRows>
+constexpr Sum<Real> sum_of(int64_t rows, std::integer_sequence<int, kRows...>) {
+  constexpr Sum<Real> sums[] = {Tile<Real, kRows + 1>::sum...};
+  return sums[rows - 1];
+}
+
+template <class Real>
+class Product {
+ public:
+  static constexpr int kCols = Tile<Real, 1>::kCols, kSize = Tile<Real, 1>::kSize;
+
+  // The rows of one block of a: then no panel of b is used twice, and one is packed at a time.
+  static bool has_few_rows(int64_t rows) { return rows <= kRowsAtOnce; }
+
+  // Rows that read b as it lies, by strips.h.
+  static bool has_strips(const bridge_product& call) {
+    return call.m <= kMostStripRows && call.b.col_stride == 1 && call.k > 0;
+  }
+
+  struct Memory {
+    Real *a, *b, *low, *high, *left = nullptr, *levels = nullptr;
+    int64_t high_levels;
+
+    Memory(MemoryParts& parts, const bridge_product& call, int64_t rows, int64_t cols) {
+      const int64_t deep = call.k < kDeep ? call.k : kDeep;
+      const int64_t row_tiles = (rows + kTileRows - 1) / kTileRows;
+      const int64_t col_tiles = (cols + kCols - 1) / kCols;
+      high_levels = BRIDGE_ISA_NAMESPACE::high_levels(call.k);
+      // Packing may write a vector behind a panel.
+      a = parts.take<Real>(deep * smaller(rows, kRowsAtOnce) + kLanes<Real>);
+      b = parts.take<Real>(deep * (has_few_rows(rows) ? 1 : col_tiles) * kCols + kLanes<Real>);
+      low = parts.take<Real>((kLowLevels + 1) * kSize);
+      high = parts.take<Real>(row_tiles * col_tiles * high_levels * kSize);
+      if (!has_strips(call)) return;
+      const int64_t levels_of_all = log2_of(leaves_of(call.k)) + 2;
+      left = parts.take<Real>(call.k * rows + kLanes<Real>);
+      levels = parts.take<Real>(levels_of_all * rows * strip_cols<Real>(rows));
+    }
+  };
+
+  static size_t scratch_bytes(const bridge_product& call, int64_t rows, int64_t cols) {
+    MemoryParts parts(nullptr);
+    const Memory memory(parts, call, rows, cols);
+    return parts.bytes_from_null();
+  }
+
+  static void run(const Region& region, void* scratch) {
+    MemoryParts parts(scratch);
+    const Memory memory(parts, *region.call, region.rows, region.cols);
+    Product(region, memory).run();
+  }
+
+ private:
+  Product(const Region& region, const Memory& memory)
+      : region_(region), call_(*region.call), memory_(memory) {}
+
+  void run() {
+    if (call_.k == 0) return write_empty();
+    const int64_t done = has_strips(call_) ? run_strips() : 0;
+    if (done == region_.cols) return;
+    const bool is_flat = has_few_rows(region_.rows);
+    for (int64_t first = 0; first < call_.k; first += kDeep) {
+      const int64_t terms = smaller(call_.k - first, kDeep);
+      if (!is_flat)
+        for (int64_t col = done; col < region_.cols; col += kCols)
+          pack_right(col, first, terms, memory_.b + col * terms);
+      for (int64_t row = 0; row < region_.rows; row += kRowsAtOnce) {
+        const int64_t rows = smaller(region_.rows - row, kRowsAtOnce);
+        pack_left(row, rows, first, terms);
+        for (int64_t col = done; col < region_.cols; col += kCols) {
+          const Real* const right = memory_.b + (is_flat ? 0 : col * terms);
+          if (is_flat) pack_right(col, first, terms, memory_.b);
+          for (int64_t i = 0; i < rows; i += kTileRows)
+            sum_tile(row, i, smaller(rows - i, kTileRows), col, first, terms, right);
+        }
+      }
+    }
+  }
+
+  // Computes the columns of whole vectors, and returns their number.
+  int64_t run_strips() {
+    const int64_t all = region_.cols / kLanes<Real> * kLanes<Real>, rows = region_.rows;
+    const bridge_product_array& a = call_.a;
+    pack<kTileRows>(a.dtype, {region_.a, a.row_stride, a.col_stride, rows, call_.k}, rows,
+                    memory_.left);
+    const int64_t most = strip_cols<Real>(rows);
+    for (int64_t col = 0; col < all; col += most) {
+      const int64_t cols = smaller(all - col, most);
+      const Real* sums = strip_of(col, cols);
+      write(const_cast<Real*>(sums), cols, 0, rows, col, cols);
+    }
+    return all;
+  }
+
+  const Real* strip_of(int64_t col, int64_t cols) {
+    switch (call_.b.dtype) {
+      case BRIDGE_FLOAT16:
+        return strip_as<math::float16>(col, cols);
+      case BRIDGE_BFLOAT16:
+        return strip_as<math::bfloat16>(col, cols);
+      case BRIDGE_FLOAT32:
+        return strip_as<float>(col, cols);
+      default:
+        return strip_as<Real>(col, cols);  // double, as Real is then
+    }
+  }
+
+  template <class T>
+  const Real* strip_as(int64_t col, int64_t cols) {
+    const auto of_rows = [&](auto rows) {
+      return strip<Real, T, decltype(rows)::value>(
+          memory_.left, reinterpret_cast<const T*>(region_.b) + col, call_.b.row_stride, call_.k,
+          cols, memory_.levels);
+    };
+    switch (region_.rows) {
+      case 1:
+        return of_rows(std::integral_constant<int, 1>{});
+      case 2:
+        return of_rows(std::integral_constant<int, 2>{});
+      case 3:
+        return of_rows(std::integral_constant<int, 3>{});
+      case 4:
+        return of_rows(std::integral_constant<int, 4>{});
+      case 5:
+        return of_rows(std::integral_constant<int, 5>{});
+      case 6:
+        return of_rows(std::integral_constant<int, 6>{});
+      case 7:
+        return of_rows(std::integral_constant<int, 7>{});
+      default:
+        return of_rows(std::integral_constant<int, 8>{});
+    }
+  }
+
+  void pack_right(int64_t col, int64_t first, int64_t terms, Real* to) {
+    const bridge_product_array& array = call_.b;
+    const char* from = region_.b + (col * array.col_stride + first * array.row_stride) *
+                                       element_bytes(array.dtype);
+    const int64_t cols = smaller(region_.cols - col, kCols);
+    pack<kCols>(array.dtype, {from, array.col_stride, array.row_stride, cols, terms}, kCols, to);
+  }
+
+  void pack_left(int64_t row, int64_t rows, int64_t first, int64_t terms) {
+    const bridge_product_array& array = call_.a;
+    const int64_t bytes = element_bytes(array.dtype);
+    for (int64_t i = 0; i < rows; i += kTileRows) {
+      const int64_t count = smaller(rows - i, kTileRows);
+      const char* from =
+          region_.a + ((row + i) * array.row_stride + first * array.col_stride) * bytes;
+      pack<kTileRows>(array.dtype, {from, array.row_stride, array.col_stride, count, terms}, count,
+                      memory_.a + i * terms);
+    }
+  }
+
+  void sum_tile(int64_t row, int64_t i, int64_t rows, int64_t col, int64_t first, int64_t terms,
+                const Real* right) {
+    const int64_t col_tiles = (region_.cols + kCols - 1) / kCols;
+    const int64_t tile = (row + i) / kTileRows * col_tiles + col / kCols;
+    const bool is_last = first + terms == call_.k;
+    sum_of<Real>(rows, std::make_integer_sequence<int, kTileRows>{})(
+        memory_.a + i * terms, right, terms, first / kProductLeaf, is_last, memory_.low,
+        memory_.high + tile * memory_.high_levels * kSize);
+    if (is_last) write(memory_.low, kCols, row + i, rows, col, smaller(region_.cols - col, kCols));
+  }
+
+  // Rounds sums, with `step` from row to row, into the result.
+  void write(Real* sums, int64_t step, int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    const bridge_product_array& c = call_.c;
+    const int64_t bytes = element_bytes(c.dtype);
+    for (int64_t j = 0; j < cols; j += kCols) {
+      const int64_t count = smaller(cols - j, kCols);
+      Real bias[kCols];
+      if (region_.bias != nullptr) load_bias(col + j, count, bias);
+      for (int64_t i = 0; i < rows; ++i) {
+        Real* const from = sums + i * step + j;
+        if (region_.bias != nullptr) add_to(from, bias, count);
+        write_row(from, region_.c + ((row + i) * c.row_stride + (col + j) * c.col_stride) * bytes,
+                  count);
+      }
+    }
+  }
+
+  void write_row(const Real* sums, char* to, int64_t cols) {
+    const bridge_product_array& c = call_.c;
+    if (c.col_stride == 1) return store_run(c.dtype, to, sums, cols);
+    const int64_t step = c.col_stride * element_bytes(c.dtype);
+    for (int64_t j = 0; j < cols; ++j) store_run(c.dtype, to + j * step, sums + j, 1);
+  }
+
+  void load_bias(int64_t col, int64_t cols, Real* to) {
+    const bridge_product_array& array = call_.bias;
+    const int64_t step = array.col_stride * element_bytes(array.dtype);
+    const char* const from = region_.bias + col * step;
+    if (array.col_stride == 1) return load_run(array.dtype, from, to, cols);
+    for (int64_t j = 0; j < cols; ++j) load_run(array.dtype, from + j * step, to + j, 1);
+  }
+
+  // A sum of no terms is 0.
+  void write_empty() {
+    for (int64_t row = 0; row < region_.rows; row += kTileRows) {
+      for (int64_t col = 0; col < region_.cols; col += kCols) {
+        fill(memory_.low, kSize, Real(0));
+        write(memory_.low, kCols, row, smaller(region_.rows - row, kTileRows), col,
+              smaller(region_.cols - col, kCols));
+      }
+    }
+  }
+
+  const Region& region_;
+  const bridge_product& call_;
+  const Memory& memory_;
+};
+
+}  // namespace
+
+constexpr products::ProductTable product_tables = {
+    {{kTileRows, Product<float>::kCols, Product<float>::scratch_bytes, Product<float>::run},
+     {kTileRows, Product<double>::kCols, Product<double>::scratch_bytes, Product<double>::run}}};
+
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge

@@ -1,0 +1,81 @@
+// Products of a few rows with a matrix whose columns are adjacent: reads the matrix as it lies,
+// once, a strip of columns of some rows at a time. The order of the sums is that of Tile::sum.
+// Include this only in files that are compiled once for each instruction set.
+#ifndef BRIDGE_PRODUCTS_STRIPS_H_
+#define BRIDGE_PRODUCTS_STRIPS_H_
+
+#include "cpu/tile.h"
+#include "products/product.h"
+#include "products/vectors.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+constexpr int kMostStripRows = 8;
+constexpr int64_t kStripBytes = 16 << 10;  // of the running sums, which stay in the nearest cache
+
+template <class Real>
+int64_t strip_cols(int64_t rows) {
+  return kStripBytes / static_cast<int64_t>(sizeof(Real)) / rows;
+}
+
+template <class Real, class T>
+BRIDGE_INLINE Vector<Real> widened(const T* from) {
+  Real wide[kLanes<Real>];
+  for (int i = 0; i < kLanes<Real>; ++i) wide[i] = to_real<Real>(from[i]);
+  return load(wide);
+}
+
+// Adds kTerms terms to the sums of kRows rows: a has the rows of a term side by side.
+template <class Real, class T, int kRows, int kTerms>
+BRIDGE_INLINE void add_terms(const Real* a, const T* b, int64_t stride, int64_t cols, Real* sums) {
+  for (int64_t j = 0; j < cols; j += kLanes<Real>) {
+    Vector<Real> right[kTerms];
+#pragma GCC unroll 4
+    for (int p = 0; p < kTerms; ++p) {
+      if constexpr (kRows > 2) __builtin_prefetch(b + (p + kTerms) * stride + j);
+      right[p] = widened<Real>(b + p * stride + j);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      Vector<Real> sum = load(sums + i * cols + j);
+#pragma GCC unroll 4
+      for (int p = 0; p < kTerms; ++p) sum = fma(all_of(a[p * kRows + i]), right[p], sum);
+      store(sums + i * cols + j, sum);
+    }
+  }
+}
+
+// Returns the sums of all terms in `levels`, which has a place for each level of the tree and one
+// more. `cols` is a multiple of a vector.
+template <class Real, class T, int kRows>
+const Real* strip(const Real* a, const T* b, int64_t stride, int64_t terms, int64_t cols,
+                  Real* levels) {
+  const int64_t size = kRows * cols;
+  int64_t leaf = 0;
+  for (int64_t first = 0; first < terms; first += products::kProductLeaf, ++leaf) {
+    const int64_t end = smaller(first + products::kProductLeaf, terms);
+    fill(levels, size, Real(-0.0));
+    int64_t p = first;
+    for (; p + 4 <= end; p += 4)
+      add_terms<Real, T, kRows, 4>(a + p * kRows, b + p * stride, stride, cols, levels);
+    for (; p < end; ++p)
+      add_terms<Real, T, kRows, 1>(a + p * kRows, b + p * stride, stride, cols, levels);
+    int64_t level = 0;
+    for (; ((leaf >> level) & 1) != 0; ++level) add_to(levels, levels + (level + 1) * size, size);
+    if (end < terms) {
+      copy(levels + (level + 1) * size, levels, size);
+      continue;
+    }
+    for (++level; (leaf + 1) >> level != 0; ++level)
+      if ((((leaf + 1) >> level) & 1) != 0) add_to(levels, levels + (level + 1) * size, size);
+  }
+  return levels;
+}
+
+}  // namespace
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge
+
+#endif  // BRIDGE_PRODUCTS_STRIPS_H_
