@@ -16,6 +16,7 @@
 #include "bindings/python/kernel_type.h"
 #include "bindings/python/label_range.h"
 #include "bindings/python/openmp.h"
+#include "bindings/python/product_run.h"
 #include "bindings/python/python_call.h"
 #include "bindings/xla/xla_ffi.h"
 #include "bindings/xla/xla_stream.h"
@@ -54,6 +55,9 @@ nb::dict ffi_handlers() {
   platforms["CUDA"] = stages;
   nb::dict targets;
   targets[bp::kFfiTarget] = platforms;
+  nb::dict products;
+  products["cpu"] = target(bp::ffi_product_cpu());
+  targets[bp::kProductTarget] = products;
   return targets;
 }
 
@@ -158,7 +162,7 @@ nb::dict build_info() {
 
 NB_MODULE(_native, m) {
   if (!bp::add_kernel_type(m.ptr()) || !bp::add_run(m.ptr()) || !bp::add_label_range(m.ptr()) ||
-      !bp::add_kept_memory(m.ptr())) {
+      !bp::add_kept_memory(m.ptr()) || !bp::add_run_product(m.ptr())) {
     throw nb::python_error();
   }
   m.def("ffi_handlers", &ffi_handlers);

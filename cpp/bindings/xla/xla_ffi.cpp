@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <xla/ffi/api/ffi.h>
+#include "bindings/calls/product_call.h"
 #include "bindings/calls/program_call.h"
 #include "bindings/cuda_library.h"
 #include "bindings/xla/known_programs.h"
@@ -196,6 +197,32 @@ ffi::Error run_on_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingRets
   });
 }
 
+// Runs a matrix product: a, b and perhaps a bias.
+ffi::Error run_product_on_cpu(ffi::ThreadPool pool, ffi::RemainingArgs args,
+                              ffi::Result<ffi::AnyBuffer> result, bool is_a_transposed,
+                              bool is_b_transposed) {
+  return guarded([&] {
+    ProductArguments arguments;
+    arguments.is_a_transposed = is_a_transposed;
+    arguments.is_b_transposed = is_b_transposed;
+    Operand* const places[] = {&arguments.a, &arguments.b, &arguments.bias};
+    if (args.size() > 3) return ffi::Error::InvalidArgument("bridge matmul: more than 3 operands");
+    for (size_t i = 0; i < args.size(); ++i) {
+      ffi::ErrorOr<ffi::AnyBuffer> buffer = args.get<ffi::AnyBuffer>(i);
+      if (!buffer.has_value()) return buffer.error();
+      read_buffer(*buffer, places[i]);
+    }
+    read_buffer(*result, &arguments.c);
+    bridge_product call;
+    CallError error;
+    if (!bind_product(arguments, &call, &error))
+      return ffi::Error::InvalidArgument("bridge matmul: " + error.message);
+    XlaExecutor threads(&pool);
+    const bridge_executor executor = threads.executor();
+    return status_error(bridge_product_cpu(&call, &executor), bridge_last_error());
+  });
+}
+
 // Loads all kernels when a program is compiled or loaded: before it runs, is captured into a
 // command buffer or waits for others in a collective. XLA has made contexts on all its devices by
 // then.
@@ -223,6 +250,13 @@ ffi::Error do_nothing(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary) {
 }
 
 XLA_FFI_DEFINE_HANDLER(on_cpu, run_on_cpu, with_arguments(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
+XLA_FFI_DEFINE_HANDLER(product_on_cpu, run_product_on_cpu,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .RemainingArgs()
+                           .Ret<ffi::AnyBuffer>()
+                           .Attr<bool>("transposed_a")
+                           .Attr<bool>("transposed_b"));
 XLA_FFI_DEFINE_HANDLER(on_cuda, run_on_cuda,
                        with_arguments(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>()),
                        {ffi::Traits::kCmdBufferCompatible});
@@ -231,6 +265,7 @@ XLA_FFI_DEFINE_HANDLER(on_cuda_instantiate, prepare, ffi::Ffi::BindInstantiate()
 }  // namespace
 
 void* ffi_cpu() { return reinterpret_cast<void*>(on_cpu); }
+void* ffi_product_cpu() { return reinterpret_cast<void*>(product_on_cpu); }
 void* ffi_cuda() { return reinterpret_cast<void*>(on_cuda); }
 
 void* empty_handler() {

@@ -1,0 +1,128 @@
+"""Matrix products in JAX: a primitive with its derivatives, batching rule and custom call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bridge._private.jax import (
+    Primitive,
+    Zero,
+    is_undefined_primal,
+    primitive_batchers,
+    primitive_jvps,
+    primitive_transposes,
+    register_lowering,
+)
+from bridge.jax._adapter.avals import vary_alike
+from bridge.jax._adapter.primitive import call
+from bridge.ops import product as rules
+from bridge.ops.product import ProductParams
+from bridge.ops.sums import sum_of_rows
+
+_primitive = Primitive("bridge_matmul")
+
+
+class _Arrays:
+    """The functions of `bridge.ops.product.Arrays`."""
+
+    @staticmethod
+    def product(a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
+        return product(a, b, bias, params)
+
+    @staticmethod
+    def permuted(x: Any, order: Sequence[int]) -> Any:
+        return jnp.transpose(x, order)
+
+    @staticmethod
+    def reshaped(x: Any, shape: tuple[int, ...]) -> Any:
+        return jnp.reshape(x, shape)
+
+    @staticmethod
+    def sum_of_rows(x: Any, dtype: str) -> Any:
+        own = "float64" if "float64" in (dtype, x.dtype.name) else "float32"
+        summed = sum_of_rows(x, own, dtype, 1)
+        return call(summed.op, summed.operands, summed.params)[0]
+
+
+_ARRAYS = _Arrays()
+
+
+def product(a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
+    """Returns the product of operands with as many batch dimensions each."""
+    present = vary_alike([a, b] if bias is None else [a, b, bias])
+    return _primitive.bind(*present, params=params)
+
+
+def _abstract(a: Any, b: Any, bias: Any = None, *, params: ProductParams) -> Any:
+    own = None if bias is None else bias.shape
+    shape = rules.result_shape(a.shape, b.shape, own, params)
+    return a.update(shape=shape, dtype=jnp.dtype(params.dtype), weak_type=False)
+
+
+def _jvp(primals: Any, directions: Any, *, params: ProductParams) -> Any:
+    result = _primitive.bind(*primals, params=params)
+    a, b, *_ = primals
+    found = [None if type(d) is Zero else d for d in directions]
+    found += [None] * (3 - len(found))
+    total = None
+    for each in rules.tangents(_ARRAYS, (a, b, None), found, params):
+        total = each if total is None else total + each
+    return result, Zero(jax.typeof(result).to_tangent_aval()) if total is None else total
+
+
+def _transpose(g: Any, a: Any, b: Any, bias: Any = None, *, params: ProductParams) -> Any:
+    places = [a, b] if bias is None else [a, b, bias]
+    linear = [is_undefined_primal(each) for each in places]
+    if linear[0] and linear[1]:
+        raise TypeError("matmul is not linear in both operands: no transpose")
+    avals = [each.aval if is_undefined_primal(each) else None for each in places]
+    found: list[Any] = [None] * len(places)
+    if type(g) is Zero:
+        return [None if aval is None else Zero(aval) for aval in avals]
+    if linear[0]:
+        found[0] = rules.cotangent_of_a(_ARRAYS, avals[0].shape, b, g, params, avals[0].dtype.name)
+    if linear[1]:
+        found[1] = rules.cotangent_of_b(_ARRAYS, a, avals[1].shape, g, params, avals[1].dtype.name)
+    if len(places) == 3 and linear[2]:
+        found[2] = rules.cotangent_of_bias(_ARRAYS, avals[2].shape, g, avals[2].dtype.name)
+    return found
+
+
+def _batch(operands: Any, dims: Any, *, params: ProductParams) -> Any:
+    a, b, *rest = (
+        x[None] if dim is None else jnp.moveaxis(x, dim, 0)
+        for x, dim in zip(operands, dims, strict=True)
+    )
+    size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
+    if dims[0] is None and dims[1] is None:  # only the bias has the dimension
+        a = jnp.broadcast_to(a, (size, *a.shape[1:]))
+    bias = None
+    if rest:
+        bias = operands[2] if dims[2] is None and operands[2].ndim == 1 else rest[0]
+        if dims[2] is not None:
+            ones = (1,) * (a.ndim - 1 - bias.ndim)
+            bias = bias.reshape(bias.shape[0], *ones, *bias.shape[1:])
+    return product(a, b, bias, params), 0
+
+
+def _lower(context: Any, *operands: Any, params: ProductParams) -> Any:
+    emit = jax.ffi.ffi_lowering("bridge_matmul")
+    return emit(
+        context,
+        *operands,
+        transposed_a=np.bool_(params.transposed_a),
+        transposed_b=np.bool_(params.transposed_b),
+    )
+
+
+_primitive.def_abstract_eval(_abstract)
+_primitive.def_impl(jax.jit(_primitive.bind, static_argnames="params"))
+primitive_jvps[_primitive] = _jvp
+primitive_transposes[_primitive] = _transpose
+primitive_batchers[_primitive] = _batch
+register_lowering(_primitive, _lower, platform="cpu")

@@ -1,0 +1,157 @@
+"""Matrix products: shapes, and derivatives, which are products again.
+
+A product takes a `[*batches, m, k]`, b `[*batches, k, n]` and perhaps a bias `[n]` or `[*batches,
+n]`. Either matrix may be stored transposed. All have the same number of batch dimensions; a size of
+1 in an operand serves the whole batch. The derivatives towards such an operand add up over that
+dimension: its index becomes the slow part of the contraction. So the gradient of a weight is one
+product over all rows, and its bits do not depend on how rows are arranged in batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class ProductParams:
+    """Parameters of a product.
+
+    Attributes:
+      dtype: the result's, to which the sum is rounded once.
+      transposed_a: a is stored as `[*batches, k, m]`.
+      transposed_b: b is stored as `[*batches, n, k]`.
+    """
+
+    dtype: str
+    transposed_a: bool = False
+    transposed_b: bool = False
+
+
+Shape = tuple[int, ...]
+
+
+class Arrays(Protocol):
+    """The functions of a framework that the rules need."""
+
+    def product(self, a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
+        """Returns the product, which can be differentiated."""
+
+    def permuted(self, x: Any, order: Sequence[int]) -> Any:
+        """Returns x with its dimensions in another order."""
+
+    def reshaped(self, x: Any, shape: Shape) -> Any:
+        """Returns x in another shape."""
+
+    def sum_of_rows(self, x: Any, dtype: str) -> Any:
+        """Returns the sum over rows of x `[batches, rows, d]`, in the tree of column sums."""
+
+
+def sizes(a: Shape, b: Shape, params: ProductParams) -> tuple[int, int, int]:
+    """Returns m, n and k."""
+    m, k = (a[-1], a[-2]) if params.transposed_a else a[-2:]
+    return m, b[-2] if params.transposed_b else b[-1], k
+
+
+def result_shape(a: Shape, b: Shape, bias: Shape | None, params: ProductParams) -> Shape:
+    """Returns the shape of the result.
+
+    Raises:
+      ValueError: if the operands do not fit each other.
+    """
+    m, n, k = sizes(a, b, params)
+    own = b[-1] if params.transposed_b else b[-2]
+    batches = [max(x, y) if 0 not in (x, y) else 0 for x, y in zip(a[:-2], b[:-2], strict=True)]
+    fits = all(x in (1, size) for each in (a, b) for x, size in zip(each, batches, strict=False))
+    if bias is not None and len(bias) > 1:
+        fits = fits and all(x in (1, s) for x, s in zip(bias[:-1], batches, strict=True))
+    if own != k or not fits or (bias is not None and bias[-1] != n):
+        given = ", ".join(str(list(each)) for each in (a, b, bias) if each is not None)
+        raise ValueError(f"matmul: operands of shapes {given} do not fit each other")
+    return (*batches, m, n)
+
+
+def joined(arrays: Arrays, x: Any, over: Sequence[int], dim: int) -> Any:
+    """Moves batch dimensions into the dimension `dim`, -1 or -2, as its slow part.
+
+    Sizes of 1 stay in their places.
+    """
+    if not over:
+        return x
+    ndim = x.ndim
+    last = ndim + dim
+    rest = [d for d in range(ndim) if d not in over]
+    order = [*rest[: rest.index(last)], *over, *rest[rest.index(last) :]]
+    size = x.shape[last]
+    for d in over:
+        size = size * x.shape[d]
+    shape = [1 if d in over else x.shape[d] for d in range(ndim)]
+    shape[last] = size
+    return arrays.reshaped(arrays.permuted(x, order), tuple(shape))
+
+
+def _repeated(own: Shape, full: Shape) -> list[int]:
+    """Lists the batch dimensions along which an operand serves the whole batch."""
+    return [d for d in range(len(full) - 2) if own[d] == 1 and full[d] != 1]
+
+
+def cotangent_of_a(
+    arrays: Arrays, a: Shape, b: Any, g: Any, params: ProductParams, dtype: str
+) -> Any:
+    """Returns g bᵀ in a's shape, where g is the cotangent of the result."""
+    over = _repeated(a, tuple(g.shape))
+    g = joined(arrays, g, over, -1)
+    b = joined(arrays, b, over, -2 if params.transposed_b else -1)
+    if params.transposed_a:
+        return arrays.product(b, g, None, ProductParams(dtype, params.transposed_b, True))
+    return arrays.product(g, b, None, ProductParams(dtype, False, not params.transposed_b))
+
+
+def cotangent_of_b(
+    arrays: Arrays, a: Any, b: Shape, g: Any, params: ProductParams, dtype: str
+) -> Any:
+    """Returns aᵀ g in b's shape."""
+    over = _repeated(b, tuple(g.shape))
+    g = joined(arrays, g, over, -2)
+    a = joined(arrays, a, over, -1 if params.transposed_a else -2)
+    if params.transposed_b:
+        return arrays.product(g, a, None, ProductParams(dtype, True, params.transposed_a))
+    return arrays.product(a, g, None, ProductParams(dtype, not params.transposed_a, False))
+
+
+def cotangent_of_bias(arrays: Arrays, bias: Shape, g: Any, dtype: str) -> Any:
+    """Returns the sum of g over rows and repeated batches, in the bias's shape."""
+    batches = g.ndim - 2
+    own = (1,) * (batches + 1 - len(bias)) + tuple(bias)
+    over = [d for d in range(batches) if own[d] == 1]
+    kept = [d for d in range(batches) if d not in over]
+    rows = batch = 1
+    for d in (*over, batches):
+        rows = rows * g.shape[d]
+    for d in kept:
+        batch = batch * g.shape[d]
+    moved = arrays.permuted(g, [*kept, *over, batches, batches + 1])
+    total = arrays.sum_of_rows(arrays.reshaped(moved, (batch, rows, g.shape[-1])), dtype)
+    return arrays.reshaped(total, tuple(bias))
+
+
+def tangents(
+    arrays: Arrays, primals: Sequence[Any], directions: Sequence[Any], params: ProductParams
+) -> list[Any]:
+    """Returns products that add up to the tangent of the result; a direction may be None."""
+    (a, b, _), (da, db, dbias) = primals, directions
+    found = []
+    for left, right in ((da, b), (a, db)):
+        if left is not None and right is not None and not (left is a and right is b):
+            found.append(arrays.product(left, right, None, params))
+    if dbias is not None:
+        # The bias of a product without terms.
+        m, n, _ = sizes(tuple(a.shape), tuple(b.shape), params)
+        none = replace(params, transposed_a=False, transposed_b=False)
+        empty = (
+            arrays.reshaped(x[..., :0, :0], (*x.shape[:-2], *shape))
+            for x, shape in ((a, (m, 0)), (b, (0, n)))
+        )
+        found.append(arrays.product(*empty, dbias, none))
+    return found

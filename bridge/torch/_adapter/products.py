@@ -1,0 +1,154 @@
+"""Matrix products in torch: an op of the dispatcher with its derivatives and batching rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge import _native
+from bridge._private.torch import SingleLevelFunction, set_fwd_grad_enabled, unpack_dual
+from bridge.ops import product as rules
+from bridge.ops.product import ProductParams
+from bridge.ops.sums import sum_of_rows
+from bridge.torch._adapter.autograd import call
+from bridge.torch._adapter.autograd_functions import named
+from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
+from bridge.torch._adapter.dispatcher import library
+from bridge.torch._adapter.kernels import DTYPES, dtype_word
+
+_SCHEMA = (
+    "matmul(Tensor a, Tensor b, Tensor? bias, str dtype, bool transposed_a, bool transposed_b) "
+    "-> Tensor"
+)
+
+
+class _Arrays:
+    """The functions of `bridge.ops.product.Arrays`."""
+
+    @staticmethod
+    def product(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) -> Tensor:
+        return product(a, b, bias, params)
+
+    @staticmethod
+    def permuted(x: Tensor, order: Sequence[int]) -> Tensor:
+        return x.permute(*order)
+
+    @staticmethod
+    def reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return x.reshape(shape)
+
+    @staticmethod
+    def sum_of_rows(x: Tensor, dtype: str) -> Tensor:
+        own = "float64" if "float64" in (dtype, dtype_word(x.dtype)) else "float32"
+        summed = sum_of_rows(x, own, dtype, 1)
+        return call(summed.op, summed.operands, summed.params)[0]  # type: ignore[no-any-return]
+
+
+_ARRAYS = _Arrays()
+
+
+def product(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) -> Tensor:
+    """Returns the product of operands with as many batch dimensions each."""
+    return torch.ops.bridge.matmul.default(  # type: ignore[no-any-return]
+        a, b, bias, params.dtype, params.transposed_a, params.transposed_b
+    )
+
+
+def _shape(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) -> tuple[int, ...]:
+    own = None if bias is None else tuple(bias.shape)
+    return rules.result_shape(tuple(a.shape), tuple(b.shape), own, params)
+
+
+def _run(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
+    params = ProductParams(*fields)
+    result = a.new_empty(_shape(a, b, bias, params), dtype=DTYPES[params.dtype])
+    left, right = (
+        x.mT if is_transposed else x
+        for x, is_transposed in ((a, params.transposed_a), (b, params.transposed_b))
+    )
+    _native.run_product(left, right, bias, result, torch.get_num_threads())
+    return result
+
+
+def _fake(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
+    params = ProductParams(*fields)
+    return a.new_empty(_shape(a, b, bias, params), dtype=DTYPES[params.dtype])
+
+
+class _Product(SingleLevelFunction):
+    """The autograd Function that records the op."""
+
+    @staticmethod
+    def forward(ctx: Any, below: BelowAutograd, a: Any, b: Any, bias: Any, *fields: Any) -> Any:
+        ctx.params, ctx.forward_enabled = ProductParams(*fields), below.forward_enabled
+        ctx.set_materialize_grads(False)
+        ctx.bias = None if bias is None else (tuple(bias.shape), dtype_word(bias.dtype))
+        ctx.save_for_backward(a, b)
+        ctx.save_for_forward(a, b)
+        return below(a, b, bias, *fields)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        da = db = dbias = None
+        if g is not None:
+            a, b = ctx.saved_tensors
+            _, needs_a, needs_b, needs_bias, *_ = ctx.needs_input_grad
+            if needs_a:
+                dtype = dtype_word(a.dtype)
+                da = rules.cotangent_of_a(_ARRAYS, tuple(a.shape), b, g, ctx.params, dtype)
+            if needs_b:
+                dtype = dtype_word(b.dtype)
+                db = rules.cotangent_of_b(_ARRAYS, a, tuple(b.shape), g, ctx.params, dtype)
+            if needs_bias and ctx.bias is not None:
+                dbias = rules.cotangent_of_bias(_ARRAYS, ctx.bias[0], g, ctx.bias[1])
+        return None, da, db, dbias, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, da: Any, db: Any, dbias: Any, *others: Any) -> Any:
+        # As in `jvp_among_levels`.
+        a, b = (unpack_dual(t, level=0)[0] for t in ctx.saved_tensors)
+        with set_fwd_grad_enabled(ctx.forward_enabled):
+            found = rules.tangents(_ARRAYS, (a, b, None), (da, db, dbias), ctx.params)
+            total = found[0]
+            for each in found[1:]:
+                total = total + each
+            return total
+
+
+_record = recorder(named(_Product, "matmul", False))
+
+
+def _autograd(keys: Any, *arguments: Any) -> Any:
+    return _record(BelowAutograd(torch.ops.bridge.matmul.default, keys), *arguments)
+
+
+def _vmap(info: Any, in_dims: Any, a: Any, b: Any, bias: Any, *fields: Any) -> Any:
+    def moved(x: Tensor | None, dim: int | None) -> Tensor | None:
+        if x is None:
+            return None
+        return x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+
+    left, right = moved(a, in_dims[0]), moved(b, in_dims[1])
+    if bias is not None and in_dims[2] is not None:
+        bias = moved(bias, in_dims[2])
+        ones = (1,) * (left.ndim - 1 - bias.ndim)  # type: ignore[union-attr]
+        bias = bias.reshape(bias.shape[0], *ones, *bias.shape[1:])
+    elif bias is not None and bias.ndim > 1:
+        bias = bias.unsqueeze(0)
+    if in_dims[0] is None and in_dims[1] is None:  # only the bias has the dimension
+        left = left.expand(info.batch_size, *left.shape[1:])  # type: ignore[union-attr]
+    return product(left, right, bias, ProductParams(*fields)), 0  # type: ignore[arg-type]
+
+
+def _define() -> None:
+    library.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
+    library.impl("matmul", _run, "CPU")
+    torch.library.register_fake("bridge::matmul", _fake, lib=library)
+    library.impl("matmul", _autograd, "Autograd", with_keyset=True)
+    torch.library.register_vmap("bridge::matmul", _vmap, lib=library)
+
+
+_define()
