@@ -69,9 +69,7 @@ def close(ours: torch.Tensor, expected: Any, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("number", range(len(SHAPES)))
 @pytest.mark.parametrize("case", range(12))
-def test_values_and_gradients(
-    case: int, number: int, dtype: str, rng: np.random.Generator
-) -> None:
+def test_values_and_gradients(case: int, number: int, dtype: str, rng: np.random.Generator) -> None:
     a, b, bias, g, flags = drawn(rng, SHAPES[number], case)
     params = ProductParams(dtype, *flags)
     with jax.enable_x64(True):
