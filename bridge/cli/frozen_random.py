@@ -43,8 +43,8 @@ class FrozenRandom:
         count = high - low + endpoint
         words = self._words(shape)
         if count < 2**64:
-            words = words % np.uint64(count)
-        # Unsigned numbers wrap around, and so does the sum.
+            words = np.asarray(words % np.uint64(count))
+        # The sum wraps around; NumPy warns of that in scalars, but not in arrays.
         return np.asarray(words + np.uint64(low % 2**64)).view(np.int64)
 
     def choice(self, values: Any, shape: tuple[int, ...]) -> Array:

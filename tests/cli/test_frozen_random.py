@@ -66,7 +66,10 @@ def test_shapes_without_dimension_or_elements():
     for draw in (random.random, random.standard_normal):
         assert np.shape(draw(())) == ()
         assert draw((0, 3)).shape == (0, 3)
-    assert random.integers(0, 9, ()).shape == ()
+    for _ in range(9):
+        drawn = random.integers(-7, 64, ())
+        assert drawn.shape == ()
+        assert -7 <= drawn < 64
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

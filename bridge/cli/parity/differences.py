@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -84,7 +84,7 @@ def reasons(report: dict[str, Any]) -> list[str]:
     """Returns a sentence for each kind of failure, followed by its first rows."""
     lines = _part(
         report["disagreeing"],
-        "{} here have no common bits, so there is no hash for a table",
+        "different ways to compute have different bits in {}",
         lambda row: _hashes(row["hashes"]),
     )
     against = report.get("against")
@@ -92,24 +92,28 @@ def reasons(report: dict[str, Any]) -> list[str]:
         return lines
     lines += _part(
         against["differing"],
-        "{} differ from the table: the results have other bits here",
+        "this machine has other bits than the table in {}",
         lambda row: f"table {row['table']}, here {_hashes(row['hashes'])}",
     )
     lines += _part(
         against["operands"],
-        "the operands of {} differ, which are drawn without bridge: their results were not "
-        "compared. Compare the versions of numpy and ml_dtypes",
+        "other operands were drawn in {}, without a call of bridge: their results are not "
+        "compared; look at the versions of numpy and ml_dtypes",
         lambda row: f"table {row['table']}, here {_hashes(row['hashes'])}",
     )
     return lines + _part(
-        against["only_there"], "{} of the table are unknown to this version of bridge", None
+        against["only_there"], "this version of bridge does not have {} of the table", None
     )
 
 
-def _part(rows: Sequence[dict[str, Any]], sentence: str, words: Any) -> list[str]:
+def _part(
+    rows: Sequence[dict[str, Any]],
+    sentence: str,
+    words: Callable[[dict[str, Any]], str] | None,
+) -> list[str]:
     if not rows:
         return []
-    lines = [sentence.format(f"{len(rows)} row{'s' if len(rows) > 1 else ''}")]
+    lines = [sentence.format(_rows(rows))]
     for row in rows[:MOST]:
         lines.append("  " + ", ".join(row[name] for name in _NAMES))
         if words is not None:
@@ -119,11 +123,18 @@ def _part(rows: Sequence[dict[str, Any]], sentence: str, words: Any) -> list[str
     return lines
 
 
+def _rows(rows: Sequence[Any]) -> str:
+    return f"{len(rows)} row{'s' if len(rows) > 1 else ''}"
+
+
 def _hashes(found: dict[str, str]) -> str:
-    """Returns the ways with their hash; the hash alone if all have the same."""
-    if len({*found.values()}) == 1:
-        return next(iter(found.values()))
-    return ", ".join(f"{way} {value}" for way, value in found.items())
+    """Returns each hash with the ways that have it; the hash alone if all have the same."""
+    by_hash: dict[str, list[str]] = {}
+    for way, value in found.items():
+        by_hash.setdefault(value, []).append(way)
+    if len(by_hash) == 1:
+        return next(iter(by_hash))
+    return ", ".join(f"{value} ({'; '.join(ways)})" for value, ways in by_hash.items())
 
 
 def notes(report: dict[str, Any], facts: dict[str, str]) -> list[str]:
@@ -138,7 +149,7 @@ def notes(report: dict[str, Any], facts: dict[str, str]) -> list[str]:
     if only := against["only_here"]:
         forms = [*dict.fromkeys(row["form"] for row in only)]
         others = f" and {len(forms) - 3} others" if len(forms) > 3 else ""
-        lines.append(f"the table lacks {len(only)} rows of {', '.join(forms[:3])}{others}")
+        lines.append(f"the table lacks {_rows(only)} of {', '.join(forms[:3])}{others}")
     for name in ("bridge", "programs"):
         if against["facts"].get(name) != facts[name]:
             lines.append(
@@ -156,9 +167,9 @@ def show(report: dict[str, Any], facts: dict[str, str], console: Console) -> Non
         header, every = ("", "table", "here"), (0, 1, 2)
         print_cells(console, against["file"], header, pairs, left=every, wrap=every[1:])
     for line in failures:
-        console.print(line, style="red", highlight=False, markup=False)
+        console.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
     for line in notes(report, facts):
-        console.print(line, style="yellow", highlight=False, markup=False)
+        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     count = sum(row["quantity"] != OPERANDS for row in report["rows"])
     verdict = f"{count} results of {report['cases_done']} cases ({report['seconds']} s)"
     if against is not None:

@@ -58,7 +58,8 @@ def in_json(
                     found[f"{_WORDS[name]}, {variant.name}"] = run()
     for quantity in case.quantities:
         every = {
-            way: hash_of([("", case.compared(results[quantity]))]) for way, results in found.items()
+            way: hash_of([(quantity, case.compared(results[quantity]))])
+            for way, results in found.items()
         }
         rows.append(_row(case, quantity, every))
     return rows
@@ -76,7 +77,7 @@ def _row(case: Case, quantity: str, hashes: dict[str, str]) -> dict[str, Any]:
 
 
 def hash_of(arrays: Iterable[tuple[str, Array]]) -> str:
-    """Returns the hash of arrays with names: of name, dtype, shape and bytes of each."""
+    """Returns the hash of arrays with names: of the name, dtype, shape and bytes of each."""
     digest = hashlib.sha256()
     for name, array in arrays:
         digest.update(f"{name} {array.dtype} {array.shape} ".encode())

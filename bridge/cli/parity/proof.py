@@ -77,7 +77,7 @@ def measure(
     by_op, others = choose(ops, forms)
     if others and tuple(ops) != EVERYTHING:
         raise CommandError(f"--ops {' '.join(others)}: no ops, so there are no hashes of them")
-    chosen = tuple(form for of_op in by_op.values() for form in of_op)
+    chosen = tuple(form for form in FORMS if any(form in of_op for of_op in by_op.values()))
     frameworks = setting.installed()
     packages = [machine.require(name) for name in frameworks]
     setting.require_device(device, frameworks)
