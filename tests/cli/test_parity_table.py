@@ -71,7 +71,7 @@ def test_a_table_is_of_its_machine(written, tmp_path, capsys):
     capsys.readouterr()
     assert main(against(written, "--isa", weakest, "--json", str(tmp_path / "found.json"))) == 0
     results = sum(key[3] != OPERANDS for key in found.rows)
-    assert f"{results} of {results} results of the table are equal" in capsys.readouterr().out
+    assert f"; {results} of {results} have the bits of the table" in capsys.readouterr().out
     report = json.loads((tmp_path / "found.json").read_text())
     assert report["options"]["isa"] == weakest
     assert report["against"]["facts"]["instruction set"] == build["cpu_isa"]
@@ -85,7 +85,7 @@ def test_another_hash_in_the_table_is_named(written, tmp_path, capsys):
     out = capsys.readouterr().out
     assert f"{FORM}, float32, 23x31, dx: table {'0' * 16}, here {right}" in out
     assert "other bits than the table in 1 row" in out
-    assert f"{len(rows) - 4} of {len(rows) - 3} results" in out
+    assert f"; {len(rows) - 4} of {len(rows) - 3} have the bits of the table" in out
 
 
 def _wrong_bit(monkeypatch):

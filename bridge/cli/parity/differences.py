@@ -173,7 +173,8 @@ def show(report: dict[str, Any], facts: dict[str, str], console: Console) -> Non
     count = sum(row["quantity"] != OPERANDS for row in report["rows"])
     verdict = f"{count} results of {report['cases_done']} cases ({report['seconds']} s)"
     if against is not None:
-        verdict += f"; {against['equal']} of {against['results']} results of the table are equal"
+        compared = against["results"] - against["left_out"]
+        verdict += f"; {against['equal']} of {compared} have the bits of the table"
     elif failures:
         verdict += "; no table is written"
     console.print(verdict, style="bold red" if failures else "green", highlight=False)
