@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,19 @@ def test_rows_hold_here(case: Case) -> None:
     for row in found:
         stored = WHOLE.rows[case.form, case.dtypes, str(case.place), row["quantity"]]
         assert {*row["hashes"].values()} == {stored}, row
+
+
+@pytest.mark.whole
+def test_a_hash_follows_from_its_description() -> None:
+    """The steps of docs/parity.md, without the code of the command."""
+    import torch
+
+    import bridge.torch
+
+    case = CASES["log_softmax-float32-161x129"]
+    y = bridge.torch.log_softmax(torch.from_numpy(case.operands()["x"]))
+    digest = hashlib.sha256(b"forward float32 (161, 129) " + y.numpy().tobytes()).hexdigest()
+    assert WHOLE.rows["log_softmax", "float32", "161x129", "forward"] == digest[:16]
 
 
 @pytest.mark.whole
