@@ -25,7 +25,7 @@ def installed() -> tuple[str, ...]:
     """
     found = tuple(name for name in FRAMEWORKS if importlib.util.find_spec(name) is not None)
     if not found:
-        machine.require(FRAMEWORKS[0])
+        raise CommandError("hashes need torch or jax, and neither is installed")
     return found
 
 
