@@ -18,6 +18,7 @@ derivatives of any order in reverse and forward mode, torch.func and torch.compi
 
 from __future__ import annotations
 
+from bridge.replaced import Replaced
 from bridge.torch._drop_ins.huggingface.layers import (
     FastGELUActivation,
     ForCausalLMLoss,
@@ -33,7 +34,7 @@ from bridge.torch._drop_ins.huggingface.layers import (
     apply_rotary_pos_emb,
     fixed_cross_entropy,
 )
-from bridge.torch._drop_ins.huggingface.models import Replaced, replace
+from bridge.torch._drop_ins.huggingface.models import replace
 
 __all__ = [
     "FastGELUActivation",
