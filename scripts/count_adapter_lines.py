@@ -72,6 +72,7 @@ BESIDES = {
     "torch/apex.py": "drop-ins for apex's modules",
     "torch/liger.py": "drop-ins for Liger-Kernel",
     "torch/huggingface.py": "drop-ins for Hugging Face",
+    "torch/vllm.py": "drop-ins for vLLM, and their registration",
     "torch/slapo.py": "drop-ins for slapo",
     "torch/_ops/modules.py": "modules",
     "torch/_ops/gate_modules.py": "modules of gated units",
@@ -81,6 +82,11 @@ BESIDES = {
     "jax/nnx.py": "modules",
     "jax/_ops/nnx_gates.py": "modules of gated units",
     "jax/_ops/nnx_norms.py": "modules of norms",
+    "jax/_replaced/trial.py": "trials of a layer on random rows",
+    "jax/_replaced/norm_forms.py": "the forms of norms",
+    "jax/_replaced/mlp_forms.py": "the forms of MLPs",
+    "jax/_replaced/function_forms.py": "the forms of activations and losses",
+    "jax/_replaced/models.py": "models with replaced layers",
 }
 _NO_CODE = (
     tokenize.COMMENT,
