@@ -68,6 +68,8 @@ BESIDES = {
     "torch/_drop_ins/huggingface/rotary_forms.py": "the forms of rotary embeddings",
     "torch/_drop_ins/huggingface/models.py": "models with replaced layers",
     "torch/_drop_ins/huggingface/linear_loss.py": "models with a loss without logits",
+    "torch/_drop_ins/huggingface/hub_layers.py": "layers for Hugging Face's kernel hub",
+    "torch/_drop_ins/huggingface/hub_repository.py": "a local repository of the kernel hub",
     "torch/megatron.py": "drop-ins for Megatron-LM",
     "torch/apex.py": "drop-ins for apex's modules",
     "torch/liger.py": "drop-ins for Liger-Kernel",
