@@ -187,6 +187,15 @@ def test_layers_stacked_for_scan(x: jax.Array) -> None:
     assert "bridge" in jaxpr
 
 
+def test_parameters_that_are_no_vectors_since(x: jax.Array) -> None:
+    model, original = nnx.List([GemmaNorm(10)]), GemmaNorm(10)
+    assert replace(model).done
+    scale = jnp.linspace(-1.0, 1.0, 50).reshape(5, 10)
+    model[0].scale = nnx.Param(scale)
+    original.scale = nnx.Param(scale)
+    np.testing.assert_array_equal(model[0](x), original(x))
+
+
 def test_undo_and_again(x: jax.Array) -> None:
     model = nnx.Sequential(nnx.LayerNorm(10, rngs=nnx.Rngs(0)), nnx.gelu, GemmaNorm(10))
     kinds, expected = [type(m) for _, m in nnx.iter_modules(model)], model(x)

@@ -144,7 +144,8 @@ def _find(layer: Any, wanted: list[str]) -> Form | str | None:
 def _key(layer: Any) -> Any:
     """Returns the key of a layer: layers of one class, shape and config are tried only once."""
     definition, state = nnx.split(layer)
-    kinds = tuple((getattr(x, "shape", ()), str(x.dtype)) for x in jax.tree.leaves(state))
+    leaves = jax.tree.leaves(state)
+    kinds = tuple((getattr(x, "shape", ()), str(getattr(x, "dtype", type(x)))) for x in leaves)
     try:
         hash(definition)
     except TypeError:

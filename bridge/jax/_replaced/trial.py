@@ -73,10 +73,16 @@ def rows(size: int, dtype: str) -> list[jax.Array]:
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """A context for trials: exact products on the CPU, transfers and promotion allowed."""
+    """A context for trials: exact products on the CPU, and nothing that a user's settings refuse."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(jax.default_matmul_precision("highest"))
-        stack.enter_context(jax.transfer_guard("allow"))
+        for setting in (
+            jax.default_matmul_precision("highest"),
+            jax.transfer_guard("allow"),
+            jax.numpy_dtype_promotion("standard"),
+            jax.numpy_rank_promotion("allow"),
+            jax.debug_nans(False),
+        ):
+            stack.enter_context(setting)
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS may leave the CPU out
@@ -130,7 +136,7 @@ def _trials(copies: Iterable[Any], arguments: dict[str, list[tuple[Any, ...]]]) 
 
 def _floating(layer: Any) -> list[jax.Array]:
     leaves = [] if layer is None else jax.tree.leaves(nnx.state(layer, nnx.Not(nnx.RngState)))
-    return [x for x in leaves if jnp.issubdtype(x.dtype, jnp.floating)]
+    return [x for x in leaves if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
 
 
 def _kinds(trial: _Trial, function: Callable[..., Any]) -> list[Any]:
