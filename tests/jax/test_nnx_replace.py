@@ -311,6 +311,13 @@ class Mixtral(MLP):
     names = ("w1", "w3", "w2")
 
 
+class Scoped(MLP):
+    @jax.named_scope("feed_forward")
+    @jax.named_scope("mlp")
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return super().__call__(x)
+
+
 class Remat(MLP):
     __call__ = nnx.remat(MLP.__call__)
 
@@ -387,6 +394,17 @@ def test_mlps(act: Any, op: str, dtype: str, x: jax.Array) -> None:
     assert replace(model, activations=False).done == {"": f"glu, {op}"}
     for _ in range(2):
         close(model(x).astype(float), original(x).astype(float), 1e-5 if x.itemsize > 2 else 0.02)
+
+
+def test_a_named_scope_stays(x: jax.Array) -> None:
+    model = Scoped(10, nnx.Rngs(0))
+    expected = model(x)
+    assert replace(model).done == {"": "glu, silu"}
+    close(model(x), expected)
+    definition, state = nnx.split(model)
+    compiled = jax.jit(lambda state, x: nnx.merge(definition, state)(x)).lower(state, x)
+    assert "feed_forward/mlp/" in compiled.compile().as_text()
+    assert "bridge" in compiled.as_text()
 
 
 def mean_of_known(logits: jax.Array, labels: jax.Array) -> jax.Array:

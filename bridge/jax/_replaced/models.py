@@ -25,6 +25,7 @@ from bridge.jax._replaced.norm_forms import has_rows_for_form, norm_form
 from bridge.jax._replaced.trial import Form, arrays_of_call, unseen
 from bridge.replaced import Replaced, names_read_by
 
+_SCOPE = type(jax.named_scope("bridge"))
 _WRAPPED = "its __call__ is wrapped, as by nnx.jit or nnx.remat: expected a plain method"
 _BY_NAME = (
     "its {} calls {} by its name: keep the function in an attribute that replace can set, or call "
@@ -134,11 +135,24 @@ def _find(layer: Any, wanted: list[str]) -> Form | str | None:
     for kind, find in (("norms", norm_form), ("mlps", mlp_form), ("activations", activation_form)):
         if kind not in wanted or (found := find(layer)) is None:
             continue
-        call = inspect.getattr_static(type(layer), "__call__", None)
-        if not isinstance(call, types.FunctionType) or hasattr(call, "__wrapped__"):
-            return _WRAPPED
-        return found
+        return found if _scopes_of(type(layer)) is not None else _WRAPPED
     return None
+
+
+def _scopes_of(kind: type) -> list[Any] | None:
+    """Returns the decorations of a class's `__call__` by `jax.named_scope`, from outside.
+
+    None means another wrapper.
+    """
+    call = inspect.getattr_static(kind, "__call__", None)
+    scopes = []
+    while hasattr(call, "__wrapped__"):
+        scope = inspect.getclosurevars(call).nonlocals.get("self")  # type: ignore[arg-type]
+        if not isinstance(scope, _SCOPE):
+            return None
+        scopes.append(scope)
+        call = call.__wrapped__
+    return scopes if isinstance(call, types.FunctionType) else None
 
 
 def _key(layer: Any) -> Any:
@@ -228,6 +242,8 @@ def _call_of(original: Any, form: Form) -> Callable[..., Any]:
             return original.__call__(self, *given, **named)
         return form.run(self, *arrays)
 
+    for scope in reversed(_scopes_of(original) or []):
+        __call__ = scope(__call__)
     return __call__
 
 

@@ -73,7 +73,7 @@ def rows(size: int, dtype: str) -> list[jax.Array]:
 
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
-    """A context for trials: exact products on the CPU, and nothing that a user's settings refuse."""
+    """A context for trials: exact products on the CPU, under no settings of the user."""
     with contextlib.ExitStack() as stack:
         for setting in (
             jax.default_matmul_precision("highest"),
