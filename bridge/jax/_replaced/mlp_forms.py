@@ -46,9 +46,9 @@ def _form(layer: nnx.Module, parts: tuple[str, ...]) -> Form | str:
         Form(
             f"glu, {activation}",
             _gated,
-            (("parts", parts), ("activation", activation), ("dropout", dropout)),
+            (("parts", parts), ("activation", activation), ("dropouts", pair)),
         )
-        for dropout in (None, *dropouts)
+        for pair in ((None, None), *((n, None) for n in dropouts), *((None, n) for n in dropouts))
         for activation in ACTIVATIONS
     ]
     arguments = {dtype: [(rows(_NARROW, dtype)[-1],)] for dtype in TOLERANCES}
@@ -80,10 +80,15 @@ def _with_stream(dropout: nnx.Dropout) -> None:
 
 
 def _gated(
-    layer: Any, x: jax.Array, parts: tuple[str, ...], activation: str, dropout: str | None
+    layer: Any,
+    x: jax.Array,
+    parts: tuple[str, ...],
+    activation: str,
+    dropouts: tuple[str | None, str | None],
 ) -> jax.Array:
+    """Computes the MLP; a dropout may follow the gated unit, or the last projection."""
     *first, last = (getattr(layer, part) for part in parts)
+    after_gate, after_all = (name and getattr(layer, name) for name in dropouts)
     h = glu(*(part(x) for part in first), activation=activation)
-    if dropout is not None:
-        h = getattr(layer, dropout)(h)
-    return last(h)  # type: ignore[no-any-return]
+    y = last(after_gate(h) if after_gate else h)
+    return after_all(y) if after_all else y  # type: ignore[no-any-return]
