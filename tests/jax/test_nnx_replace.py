@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec
 
 from bridge.jax.nnx import Replaced, replace
 
@@ -401,6 +403,35 @@ def test_mlps(act: Any, op: str, dtype: str, x: jax.Array) -> None:
     assert replace(model, activations=False).done == {"": f"glu, {op}"}
     for _ in range(2):
         close(model(x).astype(float), original(x).astype(float), 1e-5 if x.itemsize > 2 else 0.02)
+
+
+class Named(MLP):
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return checkpoint_name(super().__call__(x), "mlp")
+
+
+class Printing(MLP):
+    def __call__(self, x: jax.Array) -> jax.Array:
+        jax.debug.print("{}", x.sum())
+        return super().__call__(x)
+
+
+class Sharded(MLP):
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(super().__call__(x), PartitionSpec("rows"))
+
+
+def test_layers_that_do_more_than_compute_are_left(x: jax.Array) -> None:
+    rngs = nnx.Rngs(0)
+    axes = jax.sharding.AxisType.Auto
+    with jax.set_mesh(jax.make_mesh((1,), ("rows",), axis_types=(axes,))):
+        report = replace(nnx.List([kind(10, rngs) for kind in (Named, Printing, Sharded, MLP)]))
+    assert report.done == {"3": "glu, silu"}
+    assert report.left == {
+        "0": "it names values inside, as for a checkpoint policy",
+        "1": "its call has effects, such as jax.debug.print",
+        "2": "it constrains the sharding of values inside",
+    }
 
 
 def test_a_named_scope_stays(x: jax.Array) -> None:

@@ -10,6 +10,7 @@ import functools
 import inspect
 import itertools
 import operator
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ from bridge.lang.dtypes import FLOATING
 TOLERANCES = {"float32": 2e-5, "bfloat16": 2.0**-6}
 ELSE = "it computes something else"
 _FAILED = "trying it failed: {}: {}"
+_INSIDE = {
+    "name": "it names values inside, as for a checkpoint policy",
+    "sharding_constraint": "it constrains the sharding of values inside",
+}
 _SCALES = np.array([1e-3, 1.0, 30.0])
 
 
@@ -105,6 +110,8 @@ def first_alike(
     """
     trials = [*_trials(copies, arguments)]
     try:
+        if why := _besides_numbers(trials[0], original):
+            return why
         kinds = [_kinds(trial, original) for trial in trials]
         candidates = [form for form in forms if _fits(form, trials, kinds)]
         expected, found = _results(trials, [original, *(form.run for form in candidates)])
@@ -137,6 +144,16 @@ def _trials(copies: Iterable[Any], arguments: dict[str, list[tuple[Any, ...]]]) 
 def _floating(layer: Any) -> list[jax.Array]:
     leaves = [] if layer is None else jax.tree.leaves(nnx.state(layer, nnx.Not(nnx.RngState)))
     return [x for x in leaves if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
+
+
+def _besides_numbers(trial: _Trial, function: Callable[..., Any]) -> str:
+    """Returns a reason to leave a layer that does something besides computing its result."""
+    run, *operands = _pure(trial, function)
+    jaxpr = jax.make_jaxpr(run)(*operands)
+    if jaxpr.effects:
+        return "its call has effects, such as jax.debug.print"
+    found = re.search(r"\b(name|sharding_constraint)\[", str(jaxpr))
+    return _INSIDE[found[1]] if found else ""
 
 
 def _kinds(trial: _Trial, function: Callable[..., Any]) -> list[Any]:
