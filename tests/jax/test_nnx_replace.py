@@ -250,6 +250,25 @@ def test_calls_that_are_refused_change_nothing(x: jax.Array) -> None:
     assert type(model.layers[0]) is nnx.LayerNorm
 
 
+class Closed(nnx.Module):
+    """A module whose attributes cannot be set again."""
+
+    def __init__(self) -> None:
+        self.norm, self.act = nnx.LayerNorm(10, rngs=nnx.Rngs(0)), nnx.gelu
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(self, name):
+            raise AttributeError(f"{name} is set")
+        super().__setattr__(name, value)
+
+
+def test_a_model_is_never_half_replaced() -> None:
+    model = Closed()
+    with pytest.raises(AttributeError, match="act is set"):
+        replace(model)
+    assert type(model.norm) is nnx.LayerNorm
+
+
 NORMS = {
     "rms": (lambda: nnx.RMSNorm(10, epsilon=1e-3, rngs=nnx.Rngs(0)), "rms_norm"),
     "bare": (

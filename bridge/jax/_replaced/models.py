@@ -106,8 +106,12 @@ def replace(
             else:
                 changes += _functions(replaced, name, layer, wanted, known)
                 _names_functions(replaced, name, layer, wanted)
-    for change in changes:
-        _apply(replaced, change)
+    try:
+        for change in changes:
+            _apply(replaced, change)
+    except BaseException:
+        replaced.undo()
+        raise
     return replaced
 
 
@@ -199,7 +203,6 @@ def _names_functions(replaced: Replaced, name: str, layer: Any, wanted: list[str
 
 def _apply(replaced: Replaced, change: _Change) -> None:
     name, form, owner, attribute = change
-    replaced.done[name] = form.name
     if attribute is None:
         original: Any = type(owner)
         # A subclass must be a pytree exactly if the original is one.
@@ -210,6 +213,7 @@ def _apply(replaced: Replaced, change: _Change) -> None:
         function = getattr(owner, attribute)
         setattr(owner, attribute, FunctionByBridge(function, form))
         replaced._undo.append(functools.partial(setattr, owner, attribute, function))
+    replaced.done[name] = form.name
 
 
 def _set_class(layer: Any, to: type) -> None:
