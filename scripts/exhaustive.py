@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "exhaustive"
 PYTHON = sys.executable
+PARITY = (PYTHON, "-m", "bridge", "parity")
 # A worker with its frameworks needs a gigabyte.
 WORKERS = ("-n", "logical", "--maxprocesses", "4", "--dist", "worksteal")
 
@@ -85,7 +86,11 @@ def parts() -> dict[str, Part]:
         ),
         "parity": Part(
             "the whole parity grid, under every instruction set",
-            (PYTHON, "-m", "bridge", "parity", "--all-isas"),
+            (*PARITY, "--all-isas"),
+        ),
+        "tables": Part(
+            "the tables of hashes in docs/parity, under every instruction set",
+            (*PARITY, "--against", "docs/parity/x86-64-v4.txt", "--all-isas"),
         ),
     }
     return found | suite()

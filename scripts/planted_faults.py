@@ -893,6 +893,32 @@ DECLARED = (
     ),
 )
 
+# Faults of the comparison with a table of hashes.
+TABLES = (
+    Fault(
+        "a table of hashes is written though the frameworks disagree",
+        "bridge/cli/parity/proof.py",
+        'if found["disagreeing"]:',
+        'if found["disagreeing"] and other is not None:',
+        tests="tests/cli/test_parity_table.py::test_no_table_is_written_if_the_frameworks_disagree",
+    ),
+    Fault(
+        "a result with the table's bits in one framework counts as equal",
+        "bridge/cli/parity/differences.py",
+        "elif {*here[key].values()} == {theirs}:",
+        "elif theirs in here[key].values():",
+        tests="tests/cli/test_parity_table.py::test_one_wrong_bit_in_one_framework_is_named",
+    ),
+    Fault(
+        "the sum of a table of hashes is not compared",
+        "bridge/cli/parity/table.py",
+        "elif end[2] != _sum(lines[:-1]) or any(len(row) != 5 for row in rows):",
+        "elif any(len(row) != 5 for row in rows):",
+        tests="tests/cli/test_parity_table.py::test_a_file_that_cannot_be_compared",
+        keyword="differs",
+    ),
+)
+
 BUILD = (
     Fault(
         "a build without NumPy rounds no constant to float32",
@@ -903,4 +929,13 @@ BUILD = (
     ),
 )
 
-FAULTS = (*BIAS_GELU, *SOFTMAX, *BIAS_DROPOUT_ADD, *SHARED, *MANY_DEVICES, *DECLARED, *BUILD)
+FAULTS = (
+    *BIAS_GELU,
+    *SOFTMAX,
+    *BIAS_DROPOUT_ADD,
+    *SHARED,
+    *MANY_DEVICES,
+    *DECLARED,
+    *TABLES,
+    *BUILD,
+)

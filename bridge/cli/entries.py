@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from bridge.cli.frozen_random import FrozenRandom
+
+Random = FrozenRandom | np.random.Generator
 Shape = tuple[int, ...]
 Operands = Mapping[str, Any]  # arrays of a framework by name; the first one is "x"
 
@@ -57,7 +60,7 @@ def shape_of(role: str, space: Shape) -> Shape:
     return _SHAPES[role](space[:-1], space[-1]) if space else ()
 
 
-def draw(role: str, space: Shape, dtype: Any, random: np.random.Generator) -> np.ndarray:
+def draw(role: str, space: Shape, dtype: Any, random: Random) -> np.ndarray:
     """Draws an operand of a role; floating operands are normal numbers in a NumPy dtype."""
     shape = shape_of(role, space)
     if role == "label":
@@ -75,18 +78,25 @@ def draw(role: str, space: Shape, dtype: Any, random: np.random.Generator) -> np
         return _factor(role, space, random).astype(dtype)
     if role == "offset":  # added to an exact product, also without a rounding
         return (random.integers(-64, 64, shape) / 16).astype(dtype)
+    return rounded(random.standard_normal(shape), dtype)
+
+
+def rounded(values: Any, dtype: Any) -> np.ndarray:
+    """Returns float64 numbers in a NumPy dtype, with the same bits in each version of ml_dtypes."""
+    if np.dtype(dtype).itemsize == 2:  # float64 may reach bfloat16 in one rounding, or in two
+        values = np.asarray(values, np.float32)
     # In 0 dimensions, NumPy's arithmetic returns a scalar instead of an array.
-    return np.asarray(random.standard_normal(shape), dtype)
+    return np.asarray(values, dtype)
 
 
-def _factor(role: str, space: Shape, random: np.random.Generator) -> np.ndarray:
+def _factor(role: str, space: Shape, random: Random) -> np.ndarray:
     """Returns a factor of a product that is exact, and whose derivatives are exact.
 
     Each sum of the product has one nonzero term, made of powers of two: a framework may add the
     terms in any order.
     """
     shape = shape_of(role, space)
-    powers = np.exp2(random.integers(0, 2, shape))
+    powers = 1.0 + random.integers(0, 2, shape)
     return np.where(is_filled(role, space), powers * random.choice([-1, 1], shape), 0.0)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 # Files that a command may write, with a word for their contents.
-FILES = {"json": "report", "jsonl": "rows", "html": "page", "plot": "plot"}
+FILES = {"json": "report", "jsonl": "rows", "html": "page", "plot": "plot", "export": "table"}
 _FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
 _SHARED: dict[str, dict[str, Any]] = {
     "device": {"choices": ("cpu", "cuda"), "default": "cpu", "help": "cpu is the default"},
@@ -16,6 +16,8 @@ _SHARED: dict[str, dict[str, Any]] = {
     "json": _FILE,
     "jsonl": _FILE | {"help": "write each row as soon as it is known"},
     "html": _FILE,
+    "export": _FILE,
+    "against": _FILE,
     "plot": _FILE | {"help": "write a plot (.svg, .png, .pdf)"},
     "seconds": {
         "type": float,

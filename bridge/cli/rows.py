@@ -23,7 +23,11 @@ from bridge.cli.outputs import naming
 Row = dict[str, Any]
 
 # Each module has report(recording), which returns the report of the command.
-REPORTS = {"parity": "bridge.cli.parity.command", "bench": "tools.bench.command"}
+REPORTS = {
+    "parity": "bridge.cli.parity.command",
+    "parity table": "bridge.cli.parity.proof",
+    "bench": "tools.bench.command",
+}
 
 
 class Recording:

@@ -1,4 +1,4 @@
-"""The ops as modules of Flax NNX."""
+"""The ops as modules of Flax NNX, and `replace`, which puts them into a model."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ from flax import nnx
 
 from bridge.jax._ops.nnx_gates import GEGLU, GLU, ReGLU, SwiGLU
 from bridge.jax._ops.nnx_norms import LayerNorm, RMSNorm
+from bridge.jax._replaced.models import replace
+from bridge.replaced import Replaced
 
 __all__ = [
     "GEGLU",
@@ -44,7 +46,9 @@ __all__ = [
     "LayerNorm",
     "RMSNorm",
     "ReGLU",
+    "Replaced",
     "SwiGLU",
+    "replace",
 ]
 
 

@@ -1,7 +1,8 @@
 """Models of Hugging Face's transformers on bridge: whole models, or their layers by name.
 
-`replace(model)` replaces the computation of layers in any model. For modeling code of your own,
-import the names below instead of those of `transformers`; nothing else changes.
+`replace(model)` replaces the computation of layers in any model. `write_kernels(path)` writes the
+layers as a local repository for `kernels.kernelize`. For modeling code of your own, import the
+names below instead of those of `transformers`; nothing else changes.
 
 Originals: `transformers/models/*/modeling_*.py`, `transformers/activations.py` and
 `transformers/loss/loss_utils.py`, of transformers 5. State dicts are the same. Everything has
@@ -18,6 +19,8 @@ derivatives of any order in reverse and forward mode, torch.func and torch.compi
 
 from __future__ import annotations
 
+from bridge.replaced import Replaced
+from bridge.torch._drop_ins.huggingface.hub_repository import write_kernels
 from bridge.torch._drop_ins.huggingface.layers import (
     FastGELUActivation,
     ForCausalLMLoss,
@@ -33,7 +36,7 @@ from bridge.torch._drop_ins.huggingface.layers import (
     apply_rotary_pos_emb,
     fixed_cross_entropy,
 )
-from bridge.torch._drop_ins.huggingface.models import Replaced, replace
+from bridge.torch._drop_ins.huggingface.models import replace
 
 __all__ = [
     "FastGELUActivation",
@@ -51,4 +54,5 @@ __all__ = [
     "apply_rotary_pos_emb",
     "fixed_cross_entropy",
     "replace",
+    "write_kernels",
 ]

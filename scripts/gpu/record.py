@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -20,6 +21,7 @@ from typing import Any
 from scripts.gpu.libraries import ROOT
 
 BENCHMARKS = ROOT / "docs" / "benchmarks"
+TABLES = ROOT / "docs" / "parity"
 # Keys kept from a parity report; its rows are left out, which are many thousands.
 PARITY = (
     *("date", "options", "seconds", "complete", "cases", "cases_done", "passed"),
@@ -42,8 +44,10 @@ def main() -> int:
     return subprocess.run(quote, cwd=ROOT).returncode
 
 
-def record(archive: Path, folder: Path) -> Path:
+def record(archive: Path, folder: Path, tables: Path = TABLES) -> Path:
     """Adds a stage's archive to the record of its device, and returns the record's path.
+
+    A table of hashes becomes a file of `tables`.
 
     Raises:
       ValueError: if the archive is of a rehearsal, or of no stage.
@@ -66,6 +70,8 @@ def record(archive: Path, folder: Path) -> Path:
         kept["stages"][stage["stage"]] = {"commit": stage["commit"], "results": stage["results"]}
         for rows in sorted(found.glob("*.jsonl")):
             _add_rows(kept, rows, stage["commit"])
+        if (found / "table.txt").exists():
+            shutil.copyfile(found / "table.txt", tables / f"{name}.txt")
         path.write_text(json.dumps(kept, indent=1, allow_nan=False) + "\n")
     return path
 
@@ -83,6 +89,8 @@ def _add_rows(kept: Record, rows: Path, commit: str | None) -> None:
             "rows": [line for line in records if line["record"] == "row"],
             "end": next((line for line in records if line["record"] == "end"), None),
         }
+    elif first.get("header", {}).get("command") == "parity table":
+        return  # it has a file of its own
     elif "header" in first:
         from bridge.cli import rows as bridge_rows
 

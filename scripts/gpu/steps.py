@@ -28,6 +28,7 @@ done
 OPS = ("bias_dropout_add", "bias_gelu", "softmax")
 OTHERS = ("catalogue", "invariance")
 MEASURED = ("catalogue", *OPS, "declared", "linear_cross_entropy")
+TABLE = "docs/parity/x86-64-v4.txt"  # hashes of a CPU
 # A rehearsal runs slowly on two cores the work of a GPU machine with sixteen cores; measurements
 # and comparisons end earlier, by their own limit.
 REHEARSAL_SLOWER = 8.0
@@ -147,6 +148,8 @@ class _Steps:
             side_by_side.append(
                 self.bridge(f"parity-full-{op}", "parity", "--ops", op, seconds=330)
             )
+        compared = ("--against", TABLE, "--export", str(self.logs / "table.txt"))
+        side_by_side.append(self.bridge("table", "parity", *compared, seconds=330))
         sanitizers = [
             self.step(
                 f"{tool}-{op}",

@@ -78,6 +78,14 @@ def test_outside_the_source_tree_the_library_s_commands_run(site):
     assert str(site) in result.stdout
 
 
+def test_outside_the_source_tree_a_table_of_hashes_is_compared(site, tmp_path):
+    table = shutil.copy(ROOT / "docs" / "parity" / "x86-64-v3.txt", tmp_path)
+    options = ("--quick", "--forms", "log_softmax", "--against", str(table))
+    result = run(site, "parity", *options)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "have the bits of the table" in result.stdout
+
+
 @pytest.fixture(scope="module")
 def bare(site: Path) -> Path:
     """A folder with only the package and NumPy."""

@@ -24,8 +24,8 @@ from bridge.cli.budget import Budget, in_turn
 from bridge.cli.catalogue import COMPARED
 from bridge.cli.errors import CommandError
 from bridge.cli.main import main
+from bridge.cli.parity import choice, grid, invariance
 from bridge.cli.parity import command as parity
-from bridge.cli.parity import grid, invariance
 from tools.bench import ops as bench_ops
 from tools.bench.cases import BYTES, Case, enlarged
 
@@ -40,10 +40,11 @@ def small_parity(monkeypatch):
     few = {name: COMPARED[name] for name in ("swiglu packed",)}
     forms = {
         op: tuple(name for name in names if COMPARED[name].compared.usual)
-        for op, names in parity.OPS.items()
+        for op, names in grid.OPS.items()
     } | {"catalogue": tuple(few)}
-    monkeypatch.setattr(parity, "OPS", forms)
-    monkeypatch.setattr(parity, "FORMS", tuple(itertools.chain(*forms.values())))
+    for module in (choice, parity):
+        monkeypatch.setattr(module, "OPS", forms)
+        monkeypatch.setattr(module, "FORMS", tuple(itertools.chain(*forms.values())))
     monkeypatch.setattr(invariance, "ROW_OPS", few)
     monkeypatch.setattr(invariance, "BATCHES", (4,))
 

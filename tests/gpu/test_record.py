@@ -73,7 +73,11 @@ def test_stages_become_one_record_that_the_docs_quote(
     speed = {"kernel_speed.jsonl": kernels + '{"record": "r', "bench-large.jsonl": bench_rows(True)}
     path = record(archive(tmp_path, "speed", speed), tmp_path)
     failed = {"step": "races", "word": "FAILED", "seconds": 2.0, "why": "exit status 1"}
-    assert record(archive(tmp_path, "truth", {}, results=[failed]), tmp_path) == path
+    (tmp_path / "parity").mkdir()
+    table = {"table.txt": "hashes", "table.jsonl": lines({"header": {"command": "parity table"}})}
+    truth = archive(tmp_path, "truth", table, results=[failed])
+    assert record(truth, tmp_path, tmp_path / "parity") == path
+    assert (tmp_path / "parity" / "nvidia-h200.txt").read_text() == "hashes"
     assert path.name == "nvidia-h200.json"
     kept = json.loads(path.read_text())
     assert sorted(kept["stages"]) == ["speed", "truth"]

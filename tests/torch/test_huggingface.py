@@ -187,7 +187,10 @@ def test_undo_and_again() -> None:
     home = sys.modules[type(model).__module__]
     rotary, expected = home.apply_rotary_pos_emb, model(ids, labels=ids)
     replaced = huggingface.replace(model, linear_loss=True)
-    assert not huggingface.replace(model).done, "what is replaced stays"
+    again = huggingface.replace(model)
+    assert not again.done, "what is replaced stays"
+    assert again.before["model.norm"] == "rms_norm"
+    assert "2 × glu, silu, replaced by an earlier call" in str(again)
     assert str(replaced).splitlines()[0] == "2 × glu, silu"
     assert home.apply_rotary_pos_emb is not rotary
     replaced.undo()

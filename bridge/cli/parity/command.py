@@ -7,25 +7,15 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bridge import _native
 from bridge.cli import machine, options
 from bridge.cli.budget import Budget, Step, go_through, run_within
-from bridge.cli.errors import CommandError
-from bridge.cli.info import usable_isas
-from bridge.cli.parity import accuracy, judge, summary
+from bridge.cli.parity import accuracy, judge, proof, setting, summary
+from bridge.cli.parity.choice import BORDER, EVERYTHING, FORMS, INVARIANCE, choose
 from bridge.cli.parity.grid import OPS, cases
 from bridge.cli.rows import Recording
-
-if TYPE_CHECKING:
-    from bridge.cli.parity.measure import Variant
-
-# Parts of the grid besides ops: conversions between frameworks, and rows in other batches.
-BORDER, INVARIANCE = "border", "invariance"
-FORMS = tuple(form for forms in OPS.values() for form in forms)
-EVERYTHING = (*OPS, INVARIANCE, BORDER)
-MOST_THREADS = 1024  # far more threads would end the process
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,9 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FORM",
         help=f"only these forms, and neither {INVARIANCE} nor {BORDER}: {', '.join(FORMS)}",
     )
+    options.add(
+        parser,
+        export="write a table of hashes of all results, instead of their comparison with float64",
+        against="compare the results of this machine with a table that --export wrote",
+    )
 
 
 def run(chosen: argparse.Namespace) -> int:
+    if chosen.export is not None or chosen.against is not None:
+        return proof.run(chosen)
     names = ("device", "quick", "isa", "threads", "all_isas", "ops", "forms")
     asked = partial(measure, **{name: getattr(chosen, name) for name in names})
     report = run_within(chosen, asked, summary.show, html=summary.write_page)
@@ -80,27 +77,16 @@ def measure(
     Raises:
       CommandError: if a framework, the device or the instruction set is missing.
     """
-    chosen, others = _chosen(ops, forms)
+    chosen, others = choose(ops, forms)
     ops = [*chosen]
     torch, jax = machine.require("torch"), machine.require("jax")
     # Rows are split over these devices. If JAX has already started, fewer devices must do.
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", 4)
-    if device == "cuda":
-        _require_cuda(torch, jax)
-    from bridge.cli.parity.measure import Variant
-
+    setting.require_device(device)
     recording, budget = recording or Recording(), budget or Budget()
-    previous_isa, previous_threads = _native.cpu_isa(), torch.get_num_threads()
-    try:
-        if isa is not None:
-            _force_isa(isa)
-        if threads is not None:
-            if not 1 <= threads <= MOST_THREADS:
-                raise CommandError(f"--threads {threads}: expected 1 to {MOST_THREADS}")
-            torch.set_num_threads(threads)
-        isas = usable_isas() if all_isas else []
-        variants = [Variant(name, count) for name in isas for count in (1, 2)]
+    with setting.forced(isa, threads):
+        variants = setting.variants() if all_isas else []
         steps = list(_steps(device, quick, chosen, variants, others))
         recording.begin(
             {
@@ -121,55 +107,14 @@ def measure(
             }
         )
         recording.finish(complete=go_through(steps, recording, budget))
-    finally:
-        _native.set_cpu_isa(previous_isa)
-        torch.set_num_threads(previous_threads)
     return report(recording)
-
-
-def _chosen(
-    ops: Sequence[str], forms: Sequence[str]
-) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Returns the forms of each op, and the other parts of the grid; every named part is included.
-
-    Raises:
-      CommandError: if a form is unknown or belongs to another op, or a named op has none of the
-        forms.
-    """
-    for form in forms:
-        if form not in FORMS:
-            expected = f"expected some of {', '.join(FORMS)}"
-            hint = f"choose it with --ops {form}" if form in EVERYTHING else expected
-            raise CommandError(f"--forms {form}: no form; {hint}")
-    others = [name for name in (INVARIANCE, BORDER) if name in ops]
-    chosen = {
-        name: tuple(form for form in OPS[name] if form in forms)
-        for name in dict.fromkeys(ops)
-        if name in OPS
-    }
-    if tuple(forms) == FORMS:
-        return chosen, others
-    if tuple(ops) == EVERYTHING:
-        return {name: of_op for name, of_op in chosen.items() if of_op}, []
-    if others:
-        raise CommandError(f"{', '.join(others)}: there are no forms of it to choose from")
-    for form in forms:
-        if not any(form in of_op for of_op in chosen.values()):
-            raise CommandError(f"--forms {form}: no form of {', '.join(chosen)}")
-    for name, of_op in chosen.items():
-        if not of_op:
-            raise CommandError(
-                f"--ops {name}: no form named {', '.join(forms)}; its forms are "
-                f"{', '.join(OPS[name])}"
-            )
-    return chosen, others
 
 
 def _steps(
     device: str,
     quick: bool,
     forms: dict[str, tuple[str, ...]],
-    variants: Sequence[Variant],
+    variants: Sequence[setting.Variant],
     others: Sequence[str],
 ) -> Iterator[Step]:
     from bridge.cli.parity import border, invariance
@@ -201,22 +146,3 @@ def report(recording: Recording) -> dict[str, Any]:
         BORDER: [row for op, row in every if op == BORDER],
         "rows": rows,
     }
-
-
-def _force_isa(name: str) -> None:
-    try:
-        _native.set_cpu_isa(name)
-    except (ValueError, RuntimeError) as error:
-        raise CommandError(
-            f"--isa {name}: {error}; this machine can use {', '.join(usable_isas())}"
-        ) from error
-
-
-def _require_cuda(torch: Any, jax: Any) -> None:
-    machine.require_cuda()
-    if not torch.cuda.is_available():
-        raise CommandError("--device cuda: this torch finds no CUDA device")
-    try:
-        jax.devices("cuda")
-    except RuntimeError as error:
-        raise CommandError(f"--device cuda: this JAX finds no CUDA device ({error})") from error

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from bridge.cli.parity.grid import CONTIGUOUS, Case
+from bridge.cli.parity.grid import Case
+from bridge.cli.parity.places import CONTIGUOUS
 from bridge.cli.parity.quantities import named
 
 Operands = Mapping[str, Any]  # arrays by name

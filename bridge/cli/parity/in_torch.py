@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridge.cli.parity.grid import NUMPY, Case
+from bridge.cli.parity.grid import Case
+from bridge.cli.parity.places import NUMPY
 from bridge.cli.parity.quantities import named
 
 TORCH = {name: getattr(torch, name) for name in NUMPY}

@@ -15,8 +15,8 @@ import bridge.torch
 from bridge.cli.catalogue import ROW_OPS
 from bridge.cli.entries import Entry, draw
 from bridge.cli.parity import in_jax, in_torch
-from bridge.cli.parity.grid import NUMPY
 from bridge.cli.parity.measure import differing_bits
+from bridge.cli.parity.places import NUMPY
 
 Array = np.ndarray
 Operands = Mapping[str, Any]

@@ -13,7 +13,8 @@ import numpy as np
 
 from bridge.cli.entries import ARRAYS, FACTORS
 from bridge.cli.parity.accuracy import FORMATS, Errors, Truth, of_elements
-from bridge.cli.parity.grid import NUMPY, Array, Case, Operands
+from bridge.cli.parity.grid import Case, Operands
+from bridge.cli.parity.places import NUMPY, Array
 from bridge.cli.parity.quantities import order_of
 from bridge.lang.dtypes import promote
 
@@ -127,12 +128,13 @@ class Judge:
         """Returns the errors of a quantity; the value that it is taken at is in `results`."""
         case, fmt = self.case, FORMATS[self.case.arithmetic]
         true, moved = (found[quantity] for found in self._truths_of(quantity, results))
+        moved = np.fmax(moved, 0.0)  # a change from infinity to infinity is NaN
         order, operand = order_of(quantity)
         role, dtype = case.role_of(operand), case.dtype_of(operand)
         if order in ("d2", "hvp_"):
             moved = moved * 2.0 ** max(0, 24 - FORMATS[dtype].bits)
         with np.errstate(all="ignore"):
-            most, size = np.fmax(moved, 0.0), np.abs(true)
+            most, size = moved, np.abs(true)
             if moved.ndim and (role not in ARRAYS or not case.entry.compared.widest):
                 most = np.fmax.reduce(moved, -1, keepdims=True, initial=0.0)
             if role == "row":  # a sum over rows, whose terms may cancel

@@ -12,11 +12,11 @@ import torch
 
 import bridge.jax
 import bridge.torch
-from bridge import _native
 from bridge.cli.parity import in_jax, in_torch
 from bridge.cli.parity.accuracy import Errors
 from bridge.cli.parity.grid import Case
 from bridge.cli.parity.judge import Judge
+from bridge.cli.parity.setting import Variant
 
 Array = np.ndarray
 Results = Mapping[str, Array]
@@ -64,18 +64,6 @@ class Row:
         return asdict(self) | {"passed": self.passed}
 
 
-@dataclass(frozen=True)
-class Variant:
-    """Another setting under which the bits must be the same."""
-
-    isa: str
-    threads: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.isa}, {self.threads} thread{'s' if self.threads > 1 else ''}"
-
-
 def measure(
     case: Case, device: str, variants: Sequence[Variant] = (), own_quick: bool = False
 ) -> list[Row]:
@@ -93,7 +81,7 @@ def measure(
 
     others: dict[str, Results] = {}
     for variant in variants:
-        with _as(variant):
+        with variant.set():
             others[f"torch, {variant.name}"] = _torch(case, tensors)
             others[f"JAX, {variant.name}"] = _jax(jitted, arrays)
             if case.split:
@@ -184,22 +172,6 @@ def _own_torch(case: Case, p: Mapping[str, Any]) -> dict[str, Array]:
 
 def _jax(function: Any, p: Mapping[str, Any]) -> dict[str, Array]:
     return {name: in_jax.to_numpy(result) for name, result in function(p).items()}
-
-
-class _as:
-    """Runs the body under an instruction set and thread count."""
-
-    def __init__(self, variant: Variant) -> None:
-        self.variant = variant
-
-    def __enter__(self) -> None:
-        self.isa, self.threads = _native.cpu_isa(), torch.get_num_threads()
-        _native.set_cpu_isa(self.variant.isa)
-        torch.set_num_threads(self.variant.threads)
-
-    def __exit__(self, *_: object) -> None:
-        _native.set_cpu_isa(self.isa)
-        torch.set_num_threads(self.threads)
 
 
 def in_json(

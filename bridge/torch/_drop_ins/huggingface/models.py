@@ -3,47 +3,16 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import types
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
+from bridge.replaced import Replaced, names_read_by
 from bridge.torch._drop_ins.huggingface import layers as layers
 from bridge.torch._drop_ins.huggingface.forms import form_of
 from bridge.torch._drop_ins.huggingface.linear_loss import with_linear_loss
 from bridge.torch._drop_ins.huggingface.rotary_forms import rotary_of
 from bridge.torch._drop_ins.huggingface.trial import Form, argument_names
-
-
-@dataclass
-class Replaced:
-    """The result of `replace`; `print` shows it.
-
-    Attributes:
-      done: for each replaced layer or function, by name, the op that computes it now.
-      left: for each candidate that was not replaced, the reason.
-    """
-
-    done: dict[str, str] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)
-    _undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
-
-    def undo(self) -> None:
-        """Restores the original computation of everything."""
-        while self._undo:
-            self._undo.pop()()
-        self.done.clear()
-
-    def __str__(self) -> str:
-        lines = [f"{count} × {what}" for what, count in Counter(self.done.values()).items()]
-        for why, count in Counter(self.left.values()).items():
-            names = [name for name, reason in self.left.items() if reason == why]
-            lines.append(f"left {count}, such as {', '.join(names[:3])}: {why}")
-        return "\n".join(lines) or "nothing"
 
 
 def replace(
@@ -95,6 +64,7 @@ def replace(
     forms: dict[Any, Form | str | None] = {}
     for name, layer in model.named_modules():
         if isinstance(layer, ByBridge):
+            replaced.before[name] = layer.form.name
             continue
         key = _kind_of(layer)
         if key not in forms:
@@ -135,17 +105,9 @@ def _reads(model: type, attribute: str) -> bool:
         if kind.__name__ == "PreTrainedModel":
             break
         for method in vars(kind).values():
-            code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
-            if code is not None and attribute in _names_in(code):
+            if attribute in names_read_by(method):
                 return True
     return False
-
-
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
 
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))

@@ -1,0 +1,1 @@
+"""The code behind `bridge.jax.nnx.replace`."""

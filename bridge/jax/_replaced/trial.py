@@ -1,0 +1,253 @@
+"""Trials of a layer of Flax NNX: its own `__call__` and an op run on the same random rows.
+
+A trial works on a copy that shares nothing with the layer, on the CPU where JAX has one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import operator
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from bridge.lang.dtypes import FLOATING
+
+TOLERANCES = {"float32": 2e-5, "bfloat16": 2.0**-6}
+ELSE = "it computes something else"
+_FAILED = "trying it failed: {}: {}"
+_INSIDE = {
+    "name": "it names values inside, as for a checkpoint policy",
+    "sharding_constraint": "it constrains the sharding of values inside",
+}
+_SCALES = np.array([1e-3, 1.0, 30.0])
+
+
+@dataclass(frozen=True)
+class Form:
+    """A formula: `function(layer, *arrays, **constants)` computes it by the op named `name`.
+
+    For a function that is an attribute of a module, `layer` is None. `count` is the number of
+    arrays.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    constants: tuple[tuple[str, Any], ...] = field(default=())
+    count: int = 1
+
+    def run(self, layer: Any, *given: Any) -> Any:
+        return self.function(layer, *given, **dict(self.constants))
+
+
+class _ChangedVariables(Exception):
+    pass
+
+
+class _Trial(NamedTuple):
+    copy: Any
+    dtype: str
+    given: list[tuple[Any, ...]]
+
+
+def numbers(shape: Sequence[int], dtype: str = "float32", seed: int = 7) -> jax.Array:
+    """Returns normal random numbers."""
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype)
+
+
+def rows(size: int, dtype: str) -> list[jax.Array]:
+    """Returns rows in arrays of 2 and 3 dimensions, which reveal a norm over dimension 1.
+
+    The scale of the numbers is constant for each index of dimension 0.
+    """
+    shapes = ((6, size), (3, 2, size))
+    arrays = [np.random.default_rng(3).standard_normal(shape) for shape in shapes]
+    scaled = [(x.T * np.repeat(_SCALES, len(x) // 3)).T for x in arrays]
+    return [jnp.asarray(x, dtype) for x in scaled]
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """A context for trials: exact products on the CPU, under no settings of the user."""
+    with contextlib.ExitStack() as stack:
+        for setting in (
+            jax.default_matmul_precision("highest"),
+            jax.transfer_guard("allow"),
+            jax.numpy_dtype_promotion("standard"),
+            jax.numpy_rank_promotion("allow"),
+            jax.debug_nans(False),
+        ):
+            stack.enter_context(setting)
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        with contextlib.suppress(RuntimeError):  # JAX_PLATFORMS may leave the CPU out
+            stack.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
+        yield
+
+
+def first_alike(
+    copies: Iterable[Any],
+    arguments: dict[str, list[tuple[Any, ...]]],
+    original: Callable[..., Any],
+    forms: Iterable[Form],
+) -> Form | str:
+    """Returns the first form that gives the original's results on all trials, or why none does.
+
+    Args:
+      copies: copies of the layer, or (None,) for a function.
+      arguments: by dtype, the arrays of each call.
+      original: called with a copy and the arrays.
+    """
+    trials = [*_trials(copies, arguments)]
+    try:
+        if why := _besides_numbers(trials[0], original):
+            return why
+        kinds = [_kinds(trial, original) for trial in trials]
+        candidates = [form for form in forms if _fits(form, trials, kinds)]
+        expected, found = _results(trials, [original, *(form.run for form in candidates)])
+    except _ChangedVariables:
+        return "its call changes its variables"
+    except Exception as error:
+        return _FAILED.format(type(error).__name__, (str(error).strip() or "?").splitlines()[0])
+    bounds = [_bound(*each) for each in zip(trials, expected, strict=True)]
+    for form, results in zip(candidates, found, strict=True):
+        if all(map(_alike, bounds, expected, results)):
+            return form
+    return ELSE
+
+
+def _trials(copies: Iterable[Any], arguments: dict[str, list[tuple[Any, ...]]]) -> Iterator[_Trial]:
+    """Yields copies in training and in evaluation with arguments of a dtype and its name."""
+    for copy, (dtype, given) in itertools.product(copies, arguments.items()):
+        if copy is None:
+            yield _Trial(None, dtype, given)
+        elif not any(isinstance(value, nnx.Module) for value in vars(copy).values()):
+            yield _Trial(copy, dtype, given)
+        elif {x.dtype.name for x in _floating(copy)} <= {dtype}:
+            # Modules inside may be dropouts, and are tried with weights of x's dtype only.
+            for mode in ("eval", "train"):
+                each = nnx.clone(copy)
+                getattr(each, mode)()
+                yield _Trial(each, dtype, given)
+
+
+def _floating(layer: Any) -> list[jax.Array]:
+    leaves = [] if layer is None else jax.tree.leaves(nnx.state(layer, nnx.Not(nnx.RngState)))
+    return [x for x in leaves if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
+
+
+def _besides_numbers(trial: _Trial, function: Callable[..., Any]) -> str:
+    """Returns a reason to leave a layer that does something besides computing its result."""
+    run, *operands = _pure(trial, function)
+    jaxpr = jax.make_jaxpr(run)(*operands)
+    if jaxpr.effects:
+        return "its call has effects, such as jax.debug.print"
+    found = re.search(r"\b(name|sharding_constraint)\[", str(jaxpr))
+    return _INSIDE[found[1]] if found else ""
+
+
+def _kinds(trial: _Trial, function: Callable[..., Any]) -> list[Any]:
+    run, *operands = _pure(trial, function)
+    shaped = jax.eval_shape(run, *operands)
+    return [(result.shape, result.dtype) for result in shaped]
+
+
+def _fits(form: Form, trials: list[_Trial], kinds: list[Any]) -> bool:
+    """True if a form has the original's shapes and dtypes, and its op takes the arguments."""
+    try:
+        return all(map(lambda trial, each: _kinds(trial, form.run) == each, trials, kinds))
+    except (TypeError, ValueError):
+        return False  # such as an eps of zero
+
+
+def _results(trials: list[_Trial], functions: list[Callable[..., Any]]) -> tuple[Any, list[Any]]:
+    """Returns the results of the first function on each trial, and those of the others."""
+    runs = [[_pure(trial, function) for trial in trials] for function in functions]
+    operands = [[each[1:] for each in row] for row in runs]
+
+    def run(operands: Any) -> Any:
+        rows = zip(runs, operands, strict=True)
+        return [[each[0](*own) for each, own in zip(*row, strict=True)] for row in rows]
+
+    # One program for all: compilation takes the time. LLVM's optimisations do not pay for one run.
+    compiled = jax.jit(run, compiler_options={"xla_backend_optimization_level": 0})
+    first, *others = compiled(operands)
+    return first, others
+
+
+def _pure(trial: _Trial, function: Callable[..., Any]) -> tuple[Any, ...]:
+    """Returns a pure function and its arguments: calls with a copy that keeps its variables."""
+    copy, _, given = trial
+    if copy is None:
+        return lambda given: [function(None, *each) for each in given], given
+    definition, state = nnx.split(copy)
+
+    def run(state: Any, given: Any) -> Any:
+        layer = nnx.merge(definition, state)
+        before = _kept(layer)
+        results = [function(layer, *each) for each in given]
+        after = _kept(layer)
+        if len(before) != len(after) or any(map(operator.is_not, before, after)):
+            raise _ChangedVariables
+        return results
+
+    return run, state, given
+
+
+def _kept(layer: Any) -> list[Any]:
+    return jax.tree.leaves(nnx.state(layer, nnx.Not(nnx.RngState)))
+
+
+def _bound(trial: _Trial, expected: list[jax.Array]) -> float:
+    dtypes = {trial.dtype, *(x.dtype.name for x in [*expected, *_floating(trial.copy)])}
+    return max(TOLERANCES[name] for name in dtypes & TOLERANCES.keys())
+
+
+def _alike(bound: float, expected: list[Any], found: list[Any]) -> bool:
+    """True for equal numbers, up to roundings relative to the largest number of an index."""
+    for one, other in zip(expected, found, strict=True):
+        y, z = (np.atleast_1d(np.asarray(each, np.float64)) for each in (one, other))
+        rest = tuple(range(1, y.ndim))
+        largest = np.abs(y).max(rest, keepdims=True) if rest else np.abs(y)
+        near = np.abs(y - z) <= bound * largest
+        if not (near | (np.isnan(y) & np.isnan(z))).all():
+            return False
+    return True
+
+
+@functools.cache
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    return [*inspect.signature(function).parameters.values()]
+
+
+def arrays_of_call(
+    original: Any, skipped: int, count: int, given: tuple[Any, ...], named: dict[str, Any]
+) -> list[Any] | None:
+    """Returns the arrays of a call that a form computes, or None if the original must do it.
+
+    A form knows the first `count` arguments after the `skipped` ones. Others must have their
+    defaults, and the first must be a floating-point array of rows.
+    """
+    parameters = _parameters(original)[skipped:]
+    bound = dict(zip([p.name for p in parameters], given, strict=False))
+    if len(bound) != len(given) or bound.keys() & named.keys():
+        return None
+    bound.update(named)
+    arrays = [bound.pop(p.name, None) for p in parameters[:count]]
+    defaults = {p.name: p.default for p in parameters[count:]}
+    if any(name not in defaults or value is not defaults[name] for name, value in bound.items()):
+        return None
+    if not all(isinstance(x, (jax.Array, np.ndarray)) for x in arrays):
+        return None
+    rows = arrays[0]
+    return arrays if rows.ndim and rows.dtype.name in FLOATING else None
