@@ -919,6 +919,52 @@ TABLES = (
     ),
 )
 
+_ORDER = "tests/products/test_order.py"
+PRODUCTS = (
+    Fault(
+        "a leaf of a product ends one term early",
+        "cpp/products/product.h",
+        "constexpr int64_t kProductLeaf = 256;",
+        "constexpr int64_t kProductLeaf = 255;",
+        tests=_ORDER,
+    ),
+    Fault(
+        "the chain of a tile starts from 0 in place of -0",
+        "cpp/products/product_kernel.cpp",
+        "sums[i][v] = all_of(Real(-0.0));",
+        "sums[i][v] = all_of(Real(0.0));",
+        tests=f"{_ORDER}::test_signs_of_zeros",
+    ),
+    Fault(
+        "a leaf without a partner is added before the larger subtree's own sum",
+        "cpp/products/strips.h",
+        "for (; ((leaf >> level) & 1) != 0; ++level)",
+        "for (; ((leaf >> level) & 3) == 1; ++level)",
+        tests=_ORDER,
+    ),
+    Fault(
+        "the rest of a tree loses its first subtree",
+        "cpp/products/product_kernel.cpp",
+        "for (++level; (leaf + 1) >> level != 0; ++level)",
+        "for (++level; (leaf + 1) >> level > 1; ++level)",
+        tests=_ORDER,
+    ),
+    Fault(
+        "a bias is left out of a product",
+        "cpp/products/product_kernel.cpp",
+        "if (region_.bias != nullptr) add_to(from, bias, count);",
+        "if (region_.bias != nullptr) add_to(bias, from, count);",
+        tests=_ORDER,
+    ),
+    Fault(
+        "the gradient of a weight repeats the transposition",
+        "bridge/ops/product.py",
+        "ProductParams(dtype, True, params.transposed_a))",
+        "ProductParams(dtype, True, not params.transposed_a))",
+        tests="tests/products/test_products.py::test_values_and_gradients",
+    ),
+)
+
 BUILD = (
     Fault(
         "a build without NumPy rounds no constant to float32",
@@ -937,5 +983,6 @@ FAULTS = (
     *MANY_DEVICES,
     *DECLARED,
     *TABLES,
+    *PRODUCTS,
     *BUILD,
 )

@@ -16,7 +16,7 @@ LAYERS = (
     ("drivers",),
     ("program",),
     ("tiles",),
-    ("generated",),
+    ("products", "generated"),
     ("interpreter",),
     ("hand_written",),
     ("bindings",),

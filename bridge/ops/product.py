@@ -10,7 +10,7 @@ product over all rows, and its bits do not depend on how rows are arranged in ba
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 
@@ -145,13 +145,9 @@ def tangents(
     for left, right in ((da, b), (a, db)):
         if left is not None and right is not None and not (left is a and right is b):
             found.append(arrays.product(left, right, None, params))
-    if dbias is not None:
-        # The bias of a product without terms.
+    if dbias is not None:  # the bias of a product without terms
         m, n, _ = sizes(tuple(a.shape), tuple(b.shape), params)
-        none = replace(params, transposed_a=False, transposed_b=False)
-        empty = (
-            arrays.reshaped(x[..., :0, :0], (*x.shape[:-2], *shape))
-            for x, shape in ((a, (m, 0)), (b, (0, n)))
-        )
-        found.append(arrays.product(*empty, dbias, none))
+        left = arrays.reshaped(a[..., :0, :0], (*a.shape[:-2], m, 0))
+        right = arrays.reshaped(b[..., :0, :0], (*b.shape[:-2], 0, n))
+        found.append(arrays.product(left, right, dbias, ProductParams(params.dtype)))
     return found

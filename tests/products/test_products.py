@@ -54,7 +54,8 @@ def to_torch(x: Any, dtype: str) -> Any:
 
 def same(ours: torch.Tensor, theirs: jax.Array) -> None:
     moved = bridge.to_torch(jnp.asarray(theirs), copy=True)
-    assert ours.dtype == moved.dtype and ours.shape == moved.shape
+    assert ours.dtype == moved.dtype
+    assert ours.shape == moved.shape
     kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[ours.element_size()]
     assert torch.equal(ours.contiguous().view(kind), moved.contiguous().view(kind))
 

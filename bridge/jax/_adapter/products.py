@@ -20,6 +20,7 @@ from bridge._private.jax import (
 )
 from bridge.jax._adapter.avals import vary_alike
 from bridge.jax._adapter.primitive import call
+from bridge.ops import PROGRAM
 from bridge.ops import product as rules
 from bridge.ops.product import ProductParams
 from bridge.ops.sums import sum_of_rows
@@ -46,7 +47,7 @@ class _Arrays:
     def sum_of_rows(x: Any, dtype: str) -> Any:
         own = "float64" if "float64" in (dtype, x.dtype.name) else "float32"
         summed = sum_of_rows(x, own, dtype, 1)
-        return call(summed.op, summed.operands, summed.params)[0]
+        return call(PROGRAM, summed.operands, summed.params)[0]
 
 
 _ARRAYS = _Arrays()
@@ -80,7 +81,7 @@ def _transpose(g: Any, a: Any, b: Any, bias: Any = None, *, params: ProductParam
     linear = [is_undefined_primal(each) for each in places]
     if linear[0] and linear[1]:
         raise TypeError("matmul is not linear in both operands: no transpose")
-    avals = [each.aval if is_undefined_primal(each) else None for each in places]
+    avals: list[Any] = [each.aval if is_undefined_primal(each) else None for each in places]
     found: list[Any] = [None] * len(places)
     if type(g) is Zero:
         return [None if aval is None else Zero(aval) for aval in avals]

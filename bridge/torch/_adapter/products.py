@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bridge import _native
 from bridge._private.torch import SingleLevelFunction, set_fwd_grad_enabled, unpack_dual
+from bridge.ops import PROGRAM
 from bridge.ops import product as rules
 from bridge.ops.product import ProductParams
 from bridge.ops.sums import sum_of_rows
@@ -44,7 +45,8 @@ class _Arrays:
     def sum_of_rows(x: Tensor, dtype: str) -> Tensor:
         own = "float64" if "float64" in (dtype, dtype_word(x.dtype)) else "float32"
         summed = sum_of_rows(x, own, dtype, 1)
-        return call(summed.op, summed.operands, summed.params)[0]  # type: ignore[no-any-return]
+        result: Any = call(PROGRAM, summed.operands, summed.params)[0]
+        return result  # type: ignore[no-any-return]
 
 
 _ARRAYS = _Arrays()

@@ -103,9 +103,9 @@ bridge_status bridge_program_cpu(const bridge_program* call, const bridge_execut
  * rows. Strides count elements, and may be 0 or negative in operands. If bias has no data there is
  * none.
  *
- * The arithmetic is float64 if any array is, else float32. An element of c is a sum of k products in
- * an order that depends on k alone (docs/numerics.md), plus the bias, rounded once. c overlaps no
- * operand. */
+ * The arithmetic is float64 if any array is, else float32. An element of c is a sum of k products
+ * in an order that depends on k alone (docs/numerics.md), plus the bias, rounded once. c overlaps
+ * no operand. */
 typedef struct bridge_product_array {
   void* data;
   int32_t dtype; /* bridge_dtype, floating */

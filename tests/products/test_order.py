@@ -1,0 +1,61 @@
+"""The sum of products has the order of docs/numerics.md."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bridge.ops.product import ProductParams
+from bridge.torch._adapter.products import product
+
+LEAF = 256
+
+
+def numbers(rng: np.random.Generator, *shape: int) -> Any:
+    """Returns numbers of 12 bits: sums of their products are exact in float64."""
+    return rng.integers(-2047, 2048, shape) * 2.0**-11
+
+
+def summed(a: Any, b: Any) -> Any:
+    """Evaluates the order with one rounding to float32 for each fused multiply-add."""
+    k = a.shape[1]
+    if k > LEAF:
+        half = LEAF
+        while 2 * half < k:
+            half *= 2
+        left, right = summed(a[:, :half], b[:half]), summed(a[:, half:], b[half:])
+        return (left + right).astype(np.float32)
+    total = np.full((a.shape[0], b.shape[1]), -0.0, np.float32)
+    for p in range(k):
+        exact = a[:, p, None] * b[None, p] + total.astype(np.float64)
+        total = exact.astype(np.float32)
+    return total
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("k", [1, 2, 255, 256, 257, 700, 1024, 1025, 2048, 2817, 5200])
+@pytest.mark.parametrize("m", [1, 3, 8, 9, 40])
+def test_order(m: int, k: int, layout: str, rng: np.random.Generator) -> None:
+    a, b = numbers(rng, m, k), numbers(rng, k, 37)
+    right = torch.tensor(b, dtype=torch.float32)
+    right = right if layout == "rows" else right.mT.contiguous().mT
+    ours = product(torch.tensor(a, dtype=torch.float32), right, None, ProductParams("float32"))
+    assert np.array_equal(ours.numpy(), summed(a, b))
+    bias = torch.tensor(numbers(rng, 37), dtype=torch.float32)
+    with_bias = product(torch.tensor(a, dtype=torch.float32), right, bias, ProductParams("float32"))
+    assert torch.equal(with_bias, ours + bias)
+    rounded = product(torch.tensor(a, dtype=torch.float32), right, bias, ProductParams("bfloat16"))
+    assert torch.equal(rounded, with_bias.bfloat16())
+
+
+def test_signs_of_zeros() -> None:
+    """A sum of zeros that are all negative is -0."""
+    a = torch.zeros(3, 300)
+    y = product(a, torch.full((300, 20), -1.0), None, ProductParams("float32"))
+    assert torch.equal(torch.signbit(y), torch.ones_like(y, dtype=torch.bool))
+    none = product(a[:, :0], torch.ones(0, 20), None, ProductParams("float32"))
+    assert not torch.signbit(none).any()
+    assert not none.any()
