@@ -66,15 +66,15 @@ BRIDGE_INLINE Vector<Real> interleaved(Vector<Real> a, Vector<Real> b) {
 template <class Real>
 BRIDGE_INLINE void transpose(Vector<Real> (&rows)[kLanes<Real>]) {
   constexpr int kCount = kLanes<Real>;
-#pragma GCC unroll 4
+  BRIDGE_UNROLL
   for (int round = 1; round < kCount; round *= 2) {
     Vector<Real> mixed[kCount];
-#pragma GCC unroll 8
+    BRIDGE_UNROLL
     for (int i = 0; i < kCount / 2; ++i) {
       mixed[2 * i] = interleaved<false, Real>(rows[i], rows[i + kCount / 2]);
       mixed[2 * i + 1] = interleaved<true, Real>(rows[i], rows[i + kCount / 2]);
     }
-#pragma GCC unroll 16
+    BRIDGE_UNROLL
     for (int i = 0; i < kCount; ++i) rows[i] = mixed[i];
   }
 }
@@ -90,7 +90,7 @@ void pack_squares(const T* from, const Source& source, int64_t width, Real* to) 
   const auto square = [&](int64_t p, int64_t first) {
     const int64_t lanes = source.lanes - first;
     Vector<Real> rows[kCount];
-#pragma GCC unroll 16
+    BRIDGE_UNROLL
     for (int i = 0; i < kCount; ++i) {
       const T* const lane = from + (i < lanes ? first + i : 0) * source.lane_stride + p;
       __builtin_prefetch(lane + kAhead);
@@ -99,7 +99,7 @@ void pack_squares(const T* from, const Source& source, int64_t width, Real* to) 
       rows[i] = load(wide);
     }
     transpose<Real>(rows);
-#pragma GCC unroll 16
+    BRIDGE_UNROLL
     for (int i = 0; i < kCount; ++i) store(to + (p + i) * width + first, rows[i]);
   };
   if (width % kCount == 0) {  // then no square writes past, and long runs of a lane are faster

@@ -81,12 +81,12 @@ struct Tile {
       for (int v = 0; v < kTileVectors; ++v) sums[i][v] = all_of(Real(-0.0));
     for (int64_t p = 0; p < terms; ++p, a += kRows, b += kCols) {
       V right[kTileVectors];
-#pragma GCC unroll 4
+      BRIDGE_UNROLL
       for (int v = 0; v < kTileVectors; ++v) right[v] = load(b + v * kLanes<Real>);
-#pragma GCC unroll 16
+      BRIDGE_UNROLL
       for (int i = 0; i < kRows; ++i) {
         const V left = all_of(a[i]);
-#pragma GCC unroll 4
+        BRIDGE_UNROLL
         for (int v = 0; v < kTileVectors; ++v) sums[i][v] = fma(left, right[v], sums[i][v]);
       }
     }

@@ -32,15 +32,15 @@ template <class Real, class T, int kRows, int kTerms>
 BRIDGE_INLINE void add_terms(const Real* a, const T* b, int64_t stride, int64_t cols, Real* sums) {
   for (int64_t j = 0; j < cols; j += kLanes<Real>) {
     Vector<Real> right[kTerms];
-#pragma GCC unroll 4
+    BRIDGE_UNROLL
     for (int p = 0; p < kTerms; ++p) {
       if constexpr (kRows > 2) __builtin_prefetch(b + (p + kTerms) * stride + j);
       right[p] = widened<Real>(b + p * stride + j);
     }
-#pragma GCC unroll 8
+    BRIDGE_UNROLL
     for (int i = 0; i < kRows; ++i) {
       Vector<Real> sum = load(sums + i * cols + j);
-#pragma GCC unroll 4
+      BRIDGE_UNROLL
       for (int p = 0; p < kTerms; ++p) sum = fma(all_of(a[p * kRows + i]), right[p], sum);
       store(sums + i * cols + j, sum);
     }

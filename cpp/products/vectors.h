@@ -15,6 +15,12 @@
 #include "math/scalar.h"
 
 #define BRIDGE_INLINE inline __attribute__((always_inline))
+// Unrolls the next loop, whose bounds are constants: then its arrays are registers.
+#if defined(__clang__)
+#define BRIDGE_UNROLL _Pragma("unroll")
+#else
+#define BRIDGE_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
