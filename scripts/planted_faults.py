@@ -919,6 +919,16 @@ TABLES = (
     ),
 )
 
+MASKS = (
+    Fault(
+        "a compiled program reads a uint8 mask as floating numbers",
+        "bridge/lang/emission/cpu_tiles.py",
+        "dtype in (*FLOATING, *OF_MASKS)",
+        'dtype in (*FLOATING, "bool")',
+        tests="tests/generated/test_bits.py::test_masks",
+    ),
+)
+
 _ORDER = "tests/products/test_order.py"
 PRODUCTS = (
     Fault(
@@ -983,6 +993,7 @@ FAULTS = (
     *MANY_DEVICES,
     *DECLARED,
     *TABLES,
+    *MASKS,
     *PRODUCTS,
     *BUILD,
 )

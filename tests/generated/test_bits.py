@@ -20,6 +20,7 @@ from bridge.catalogue.softmax_programs import derivative_program, jacobian_progr
 from bridge.generated import CompileError
 from bridge.generated.requests import Request
 from bridge.lang import codes
+from bridge.lang.dtypes import OF_MASKS
 from bridge.lang.emission.cpu import source_of
 from bridge.ops.traced import traced
 from bridge.ops.usual_programs import usual_requests
@@ -145,6 +146,19 @@ def softmax_requests(dtype: str) -> list[Request]:
 def test_the_programs_of_softmax(dtype: str) -> None:
     for request in softmax_requests(dtype):
         request.compile()
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("mask", OF_MASKS)
+def test_masks(mask: str) -> None:
+    """A mask of either dtype is read as it is; uint8 is a dtype of labels, too."""
+
+    @bridge.op
+    def hidden(x: bridge.Full, mask: bridge.Mask):
+        return bl.where(mask, x, 1.0)
+
+    program = traced(hidden.declaration, (True, True)).program
+    Request(program, "float32", ("float32", mask, "float32")).compile()
 
 
 @pytest.mark.long
