@@ -1,0 +1,219 @@
+"""The functions of torch that `invariant` knows, by the object that a mode receives.
+
+Three kinds: functions that bridge computes, Python functions of torch that call such functions
+inside, and functions whose sums have no kernel in bridge, for the report.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from bridge.torch._invariant.forms import (
+    gelu,
+    layer_norm,
+    log_softmax,
+    logsumexp,
+    mean,
+    rms_norm,
+    silu,
+    softmax,
+)
+from bridge.torch._invariant.losses import cross_entropy
+
+
+class Form(NamedTuple):
+    """A function of torch that bridge computes.
+
+    Attributes:
+      name: its name in the report.
+      run: a function of all its parameters but `out`; returns the result, or the reason why the
+        call passes by.
+      positional: the parameters that may be given by position.
+      defaults: all parameters with their defaults; None for those without.
+      other_names: NumPy's names of parameters, which functions of torch's C++ take too.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    positional: tuple[str, ...]
+    defaults: dict[str, Any]
+    other_names: dict[str, str]
+
+    def bound(self, args: Any, kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """Returns the value of each parameter, or None for arguments that torch will refuse."""
+        if len(args) > len(self.positional):
+            return None
+        values = dict(self.defaults)
+        given = self.positional[: len(args)]
+        for name, value in zip(given, args, strict=True):
+            values[name] = value
+        for keyword, value in kwargs.items():
+            name = self.other_names.get(keyword, keyword)
+            if name not in values or name in given:
+                return None
+            values[name] = value
+        return values
+
+
+_NUMPY = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input"}
+
+
+def _form(name: str, run: Callable[..., Any], is_native: bool) -> Form:
+    parameters = inspect.signature(run).parameters.values()
+    positional = tuple(each.name for each in parameters if each.kind is not each.KEYWORD_ONLY)
+    defaults = {each.name: each.default for each in parameters}
+    return Form(name, run, positional, defaults, _NUMPY if is_native else {})
+
+
+def _python(name: str, function: Any, run: Callable[..., Any]) -> dict[Any, Form]:
+    return {function: _form(name, run, is_native=False)}
+
+
+def _native(name: str, functions: Sequence[Any], run: Callable[..., Any]) -> dict[Any, Form]:
+    return dict.fromkeys(functions, _form(name, run, is_native=True))
+
+
+# The functions have the parameters of torch's. C++ functions refuse a missing argument themselves.
+FORMS: dict[Any, Form] = {
+    **_python(
+        "softmax",
+        F.softmax,
+        lambda input=None, dim=None, _stacklevel=3, dtype=None: softmax(input, dim, dtype),
+    ),
+    **_native(
+        "softmax",
+        (torch.softmax, torch.Tensor.softmax, torch.special.softmax),
+        lambda input=None, dim=None, dtype=None, *, out=None: softmax(input, dim, dtype),
+    ),
+    **_python(
+        "log_softmax",
+        F.log_softmax,
+        lambda input=None, dim=None, _stacklevel=3, dtype=None: log_softmax(input, dim, dtype),
+    ),
+    **_native(
+        "log_softmax",
+        (torch.log_softmax, torch.Tensor.log_softmax, torch.special.log_softmax),
+        lambda input=None, dim=None, dtype=None, *, out=None: log_softmax(input, dim, dtype),
+    ),
+    **_native(
+        "logsumexp",
+        (torch.logsumexp, torch.Tensor.logsumexp, torch.special.logsumexp),
+        lambda input=None, dim=None, keepdim=False, *, out=None: logsumexp(input, dim, keepdim),
+    ),
+    **_native(
+        "mean",
+        (torch.mean, torch.Tensor.mean),
+        lambda input=None, dim=None, keepdim=False, *, dtype=None, out=None: mean(
+            input, dim, keepdim, dtype
+        ),
+    ),
+    **_native(
+        "gelu",
+        (F.gelu,),
+        lambda input=None, *, approximate="none", out=None: gelu(input, approximate),
+    ),
+    **_python("silu", F.silu, lambda input=None, inplace=False: silu(input, inplace)),
+    **_python(
+        "layer_norm",
+        F.layer_norm,
+        lambda input=None, normalized_shape=None, weight=None, bias=None, eps=1e-5: layer_norm(
+            input, normalized_shape, weight, bias, eps
+        ),
+    ),
+    **_native(
+        "layer_norm",
+        (torch.layer_norm,),
+        lambda input=None,
+        normalized_shape=None,
+        weight=None,
+        bias=None,
+        eps=1e-5,
+        cudnn_enable=True: layer_norm(input, normalized_shape, weight, bias, eps),
+    ),
+    **_python(
+        "rms_norm",
+        F.rms_norm,
+        lambda input=None, normalized_shape=None, weight=None, eps=None: rms_norm(
+            input, normalized_shape, weight, eps
+        ),
+    ),
+    **_native(
+        "rms_norm",
+        (torch.rms_norm,),
+        lambda input=None, normalized_shape=None, weight=None, eps=None: rms_norm(
+            input, normalized_shape, weight, eps
+        ),
+    ),
+    **_python("cross_entropy", F.cross_entropy, cross_entropy),
+}
+
+_SERVED = {form.name for form in FORMS.values()}
+_ASKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+def _opened(function: Any) -> Any:
+    """Returns a copy of a Python function of torch that does not ask for `__torch_function__`.
+
+    A mode is off while its handler runs. The copy runs under the mode again, so that calls inside
+    the function are seen, and it does not hand itself over once more.
+    """
+    names = {**function.__globals__, **dict.fromkeys(_ASKS, _never)}
+    copy = types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+def _composites() -> dict[Any, Any]:
+    found = {}
+    # Backward passes run Python code too: recomputed layers, and backward functions of users.
+    candidates = [*vars(F).values(), torch.Tensor.backward, torch.autograd.grad]
+    for function in candidates:
+        if not isinstance(function, types.FunctionType) or function in FORMS:
+            continue
+        names = set(function.__code__.co_names)
+        is_backward = function in candidates[-2:]
+        if names & set(_ASKS) and (is_backward or names & _SERVED):
+            found[function] = _opened(function)
+    return found
+
+
+OPENED = _composites()
+
+_WITHOUT_KERNEL = {
+    torch: "matmul mm bmm addmm addbmm baddbmm mv addmv dot vdot inner einsum tensordot bilinear "
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d sum nansum nanmean "
+    "cumsum prod var std var_mean std_mean norm cosine_similarity batch_norm group_norm "
+    "instance_norm native_layer_norm",
+    torch.Tensor: "matmul __matmul__ __rmatmul__ mm bmm addmm addbmm baddbmm mv addmv dot inner "
+    "sum nansum nanmean cumsum prod var std norm",
+    F: "linear bilinear scaled_dot_product_attention embedding_bag batch_norm group_norm "
+    "instance_norm nll_loss kl_div binary_cross_entropy binary_cross_entropy_with_logits mse_loss "
+    "l1_loss normalize avg_pool1d avg_pool2d avg_pool3d conv1d conv2d conv3d",
+}
+# Functions that sum and stay torch's.
+OTHERS: dict[Any, str] = {
+    getattr(module, name): name.strip("_")
+    for module, names in _WITHOUT_KERNEL.items()
+    for name in names.split()
+    if hasattr(module, name)
+}
+# The operators of torch.ops.aten, which the functions above consist of.
+ATEN = {f"aten::{name}{end}" for name in _SERVED for end in ("", "_")} | {
+    "aten::_softmax",
+    "aten::_log_softmax",
+    "aten::native_layer_norm",
+    "aten::_fused_rms_norm",
+    "aten::cross_entropy_loss",
+}
