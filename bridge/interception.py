@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+_lock = threading.Lock()  # of all records: dynamo can trace a constructor that makes none
+
 
 class CallRecord:
     """Counts of calls that were served, and of calls that passed by with the reason.
@@ -21,18 +23,17 @@ class CallRecord:
     def __init__(self) -> None:
         self.caught: Counter[str] = Counter()
         self.passed: Counter[tuple[str, str]] = Counter()
-        self._lock = threading.Lock()
 
     def note(self, name: str, reason: str | None) -> None:
         """Counts a call: with None as served, else as one that passed by for this reason."""
-        with self._lock:
+        with _lock:
             if reason is None:
                 self.caught[name] += 1
             else:
                 self.passed[name, reason] += 1
 
     def __str__(self) -> str:
-        with self._lock:
+        with _lock:
             caught = sorted(self.caught.items())
             passed = sorted(self.passed.items())
         names = [*(name for name, _ in caught), *(name for (name, _), _ in passed)]

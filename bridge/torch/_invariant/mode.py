@@ -131,6 +131,6 @@ def _other(func: Any) -> tuple[str, str] | None:
     """Returns the name and reason of a function that passes by; None for one that adds nothing."""
     if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         name = str(func).replace(".", "::", 1).partition(".")[0]
-        return (name, "the operator is called directly") if name in ATEN else None
+        return (name, "called as an operator, as in compiled graphs") if name in ATEN else None
     name = OTHERS.get(func)
     return None if name is None else (name, "bridge has no kernel for it")
