@@ -13,11 +13,10 @@ import bridge.torch as bt
 from bridge._private.torch import modes_of_thread
 
 
-@pytest.fixture(autouse=True)
-def _no_graphs_of_other_tests() -> Any:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
+]
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -79,7 +78,6 @@ def test_a_graph_of_the_inside_is_not_used_outside(backend: str) -> None:
     assert torch.equal(other(x), torch.softmax(x, -1))
 
 
-@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_gradients(dynamic: bool) -> None:
     x = numbers(50, 33)
@@ -127,7 +125,6 @@ def test_a_broken_graph() -> None:
     assert modes_of_thread() == []
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit")
 def test_inductor() -> None:
     x = numbers(50, 33)
     compiled = torch.compile(lambda x: torch.softmax(x * 2, -1) + x.mean(-1, keepdim=True))

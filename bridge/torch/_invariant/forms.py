@@ -46,7 +46,7 @@ def _along(kind: str, op: Callable[..., Tensor], x: Any, dim: Any, dtype: Any) -
     dtype = result_dtype(kind, (x,), dtype)
     if dtype is None:
         return REFUSED
-    x = x.to(dtype)
+    x = cast(x, dtype)
     if dim in (-1, x.ndim - 1):
         return op(x)
     # The result is contiguous, as torch's is.
@@ -80,10 +80,10 @@ def _reduced(
     dtype = result_dtype(kind, (x,), dtype)
     if dtype is None:
         return REFUSED
-    x = x.to(dtype)
+    x = cast(x, dtype)
     if dims[0] != count - len(dims):
         x = x.permute(*[each for each in range(count) if each not in dims], *dims)
-    y = op(x.flatten(-len(dims)) if len(dims) > 1 else x).to(dtype)
+    y = cast(op(x.flatten(-len(dims)) if len(dims) > 1 else x), dtype)
     if keepdim:
         for each in dims:
             y = y.unsqueeze(each)
@@ -115,7 +115,7 @@ def _elementwise(kind: str, op: Callable[[Tensor], Tensor], x: Any) -> Any:
     dtype = result_dtype(kind, (x,))
     if dtype is None:
         return REFUSED
-    x = x.to(dtype)
+    x = cast(x, dtype)
     if x.ndim == 0:
         return op(x.reshape(1)).reshape(())
     if x.is_contiguous():
@@ -182,13 +182,18 @@ def _norm(
     if dtype is None:
         return REFUSED
     if torch.is_autocast_enabled(x.device.type):  # casts all operands alike
-        x = x.to(dtype)
-        vectors = [each if each is None else each.to(dtype) for each in vectors]
+        x = cast(x, dtype)
+        vectors = [each if each is None else cast(each, dtype) for each in vectors]
     if count > 1:
         x = x.flatten(-count)
         vectors = [each if each is None else each.flatten() for each in vectors]
-    y = op(x, eps, *vectors).to(dtype)
+    y = cast(op(x, eps, *vectors), dtype)
     return y.unflatten(-1, tuple(shape)) if count > 1 else y
+
+
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns x in this dtype; a graph gets no node for a tensor that has it."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def _wrong_dtype(dtype: Any) -> str | None:

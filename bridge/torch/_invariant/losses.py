@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bridge.catalogue import cross_entropy as losses
 from bridge.catalogue import framework_functions as forms
-from bridge.torch._invariant.forms import REFUSED
+from bridge.torch._invariant.forms import REFUSED, cast
 from bridge.torch._invariant.tensors import obstacle, result_dtype
 from bridge.torch._ops.labels import check_labels
 
@@ -77,8 +77,8 @@ def cross_entropy(
     else:
         found = _row_losses(rows, target, ignore_index=ignore_index, label_smoothing=smoothing)
     if reduction == "mean":
-        return _weighted_mean(found.flatten(), counts.flatten()).to(dtype)
-    return (found if reduction == "none" else _total(found.flatten())).to(dtype)
+        return cast(_weighted_mean(found.flatten(), counts.flatten()), dtype)
+    return cast(found if reduction == "none" else _total(found.flatten()), dtype)
 
 
 def _of_probabilities(
@@ -102,5 +102,5 @@ def _of_probabilities(
         target = target.movedim(dim, -1)
     found = _probability_losses(rows, target, *weights, label_smoothing=smoothing)
     if reduction == "mean":
-        return _mean(found.flatten()).to(dtype)
-    return (found if reduction == "none" else _total(found.flatten())).to(dtype)
+        return cast(_mean(found.flatten()), dtype)
+    return cast(found if reduction == "none" else _total(found.flatten()), dtype)

@@ -80,7 +80,7 @@ class invariant(TorchFunctionMode):  # noqa: N801 - used like a function
                 _note(self, form.name, None if is_caught else found)
             if is_caught:
                 return found
-        elif (opened := OPENED.get(func)) is not None:
+        elif (opened := OPENED.get(func)) is not None and _are_plain(types):
             with self:
                 return opened(*args, **kwargs)
         elif self.report and (found := _other(func)) is not None:
@@ -88,9 +88,14 @@ class invariant(TorchFunctionMode):  # noqa: N801 - used like a function
         return func(*args, **kwargs)
 
 
+def _are_plain(types: Any) -> bool:
+    """True if no operand has a `__torch_function__` of its own, which comes after the mode's."""
+    return all([each in _PLAIN for each in types])
+
+
 def _served(form: Form, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Returns the result of a function of rows, or the reason why the call passes by."""
-    if not all([each in _PLAIN for each in types]):
+    if not _are_plain(types):
         return "a tensor has a __torch_function__ of its own"
     if (values := form.bound(args, kwargs)) is None:
         return "torch refuses these arguments"

@@ -177,16 +177,15 @@ def _never(*_: Any) -> bool:
 
 def _composites() -> dict[Any, Any]:
     found = {}
-    # Backward passes run Python code too: recomputed layers, and backward functions of users.
-    candidates = [*vars(F).values(), torch.Tensor.backward, torch.autograd.grad]
-    for function in candidates:
-        if not isinstance(function, types.FunctionType) or function in FORMS:
-            continue
-        names = set(function.__code__.co_names)
-        is_backward = function in candidates[-2:]
-        if names & set(_ASKS) and (is_backward or names & _SERVED):
-            found[function] = _opened(function)
-    return found
+    for function in vars(F).values():
+        if isinstance(function, types.FunctionType) and function not in FORMS:
+            names = set(function.__code__.co_names)
+            if names & set(_ASKS) and names & _SERVED:
+                found[function] = _opened(function)
+    # Backward passes run Python code too: layers that are computed once more, and backward
+    # functions of users.
+    backward = torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad
+    return found | {function: _opened(function) for function in backward}
 
 
 OPENED = _composites()
