@@ -19,9 +19,13 @@ def silu(x: bl.Full):
     return bl.silu(x)
 
 
+def _mean(x: Any) -> Any:
+    return bl.like(bl.mean(x), x)
+
+
 @declared()
 def mean(x: bl.Full):
-    return bl.like(bl.mean(x), x)
+    return _mean(x)
 
 
 @declared()

@@ -69,7 +69,10 @@ FORMS: dict[str, tuple[Any, Any]] = {
     "swish": (jax.nn.swish, silu_of_rows),
     "standardize": (jax.nn.standardize, bj.layer_norm),
     "mean": (lambda x: jnp.mean(x, -1), mean_of_rows),
-    "mean of an array": (lambda x: x.mean(axis=-1, keepdims=True), lambda x: mean_of_rows(x)[..., None]),
+    "mean of an array": (
+        lambda x: x.mean(axis=-1, keepdims=True),
+        lambda x: mean_of_rows(x)[..., None],
+    ),
     "mean of all": (jnp.mean, lambda x: mean_of_rows(x.reshape(-1))),
     "mean of the first": (lambda x: x.mean(0), lambda x: mean_of_rows(jnp.moveaxis(x, 0, -1))),
     "mean in float32": (
@@ -80,7 +83,7 @@ FORMS: dict[str, tuple[Any, Any]] = {
         lambda x: jnp.mean(x, -1, dtype="bfloat16"),
         lambda x: mean_of_rows(x.astype(jnp.promote_types(x.dtype, "bfloat16"))).astype("bfloat16"),
     ),
-}  # fmt: skip
+}
 by_form = pytest.mark.parametrize("form", FORMS)
 
 
@@ -99,7 +102,8 @@ def test_a_form_has_the_bits_of_bridges_op(form: str, dtype: str, is_jitted: boo
     plain, _ = differentiated(wrap(of_jax), x)
     with bj.invariant(report=True) as context:
         found, gradient = differentiated(wrap(of_jax), x)
-    assert context.caught and not context.passed
+    assert context.caught
+    assert not context.passed
     expected, expected_gradient = differentiated(of_bridge, x)
     same(found, expected)
     same(gradient, expected_gradient)
@@ -194,10 +198,8 @@ def test_derivatives_and_transforms() -> None:
             return [
                 jax.jvp(whole, (x,), (t,))[1],
                 jax.grad(scalar)(x),
-                jax.hessian(scalar)(x),
-                jax.vmap(jax.grad(scalar))(hidden),
-                jax.jit(jax.grad(scalar))(x),
-                jax.linearize(whole, x)[1](t),
+                jax.jvp(jax.grad(scalar), (x,), (t,))[1],
+                jax.jit(jax.vmap(jax.grad(scalar)))(hidden),
             ]
 
         with bj.invariant(report=True) as context:
@@ -230,7 +232,8 @@ def test_a_call_that_passes_by_is_jaxs_own_and_named(case: str) -> None:
     expected = call()
     with bj.invariant(report=True) as context:
         found = call()
-    assert found.weak_type == expected.weak_type and found.dtype == expected.dtype
+    assert found.weak_type == expected.weak_type
+    assert found.dtype == expected.dtype
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     assert any(reason in why for _, why in context.passed)
     assert reason in str(context)

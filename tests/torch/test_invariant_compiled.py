@@ -12,7 +12,6 @@ from torch import Tensor
 import bridge.torch as bt
 from bridge._private.torch import modes_of_thread
 
-
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
@@ -102,7 +101,8 @@ def test_a_context_inside_the_compiled_function(backend: str) -> None:
 
     before, inside, after = torch.compile(function, fullgraph=True, backend=backend)(x)
     assert torch.equal(inside, bt.scaled_softmax(x))
-    assert torch.equal(before, x.softmax(-1)) and torch.equal(after, before)
+    assert torch.equal(before, x.softmax(-1))
+    assert torch.equal(after, before)
 
     decorated = torch.compile(bt.invariant()(torch.softmax), fullgraph=True, backend=backend)
     assert torch.equal(decorated(x, -1), bt.scaled_softmax(x))
@@ -120,8 +120,10 @@ def test_a_broken_graph() -> None:
         return first, second, x.softmax(-1)
 
     first, second, after = torch.compile(function, backend="aot_eager")(x)
-    assert torch.equal(first, bt.scaled_softmax(x)) and torch.equal(second, first)
-    assert torch.equal(after, x.softmax(-1)) and not torch.equal(after, first)
+    assert torch.equal(first, bt.scaled_softmax(x))
+    assert torch.equal(second, first)
+    assert torch.equal(after, x.softmax(-1))
+    assert not torch.equal(after, first)
     assert modes_of_thread() == []
 
 
@@ -170,7 +172,11 @@ def test_autocast_in_a_graph() -> None:
     def function(x: Tensor) -> tuple[Tensor, ...]:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             half = F.linear(x, weight[None]).expand(50, 33)
-            return half.softmax(-1), F.layer_norm(half, (33,), weight), F.cross_entropy(half, LABELS)
+            return (
+                half.softmax(-1),
+                F.layer_norm(half, (33,), weight),
+                F.cross_entropy(half, LABELS),
+            )
 
     with bt.invariant(report=True) as context:
         expected = function(x)

@@ -39,7 +39,8 @@ class _Function:
     def __init__(self, name: str, public: Any, form: Callable[..., Any]) -> None:
         self.name, self.form = name, form
         # jax.jit keeps the Python function that it traces.
-        self.function = public if isinstance(public, types.FunctionType) else public.__wrapped__
+        is_jitted = not isinstance(public, types.FunctionType)
+        self.function: Any = public.__wrapped__ if is_jitted else public
         self.signature = inspect.signature(self.function)
         found = self.function
         self.original = types.FunctionType(
@@ -95,7 +96,7 @@ def run(name: str, args: Any, kwargs: Any) -> Any:
     return found if is_served else function.original(*args, **kwargs)
 
 
-class invariant:  # noqa: N801 - used like a function
+class invariant:
     """Runs JAX's own functions of rows on bridge's kernels, in code that nobody touched.
 
     Inside the context `jax.nn.softmax`, `log_softmax`, `logsumexp`, `standardize`, `gelu` and

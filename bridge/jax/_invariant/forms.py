@@ -41,9 +41,7 @@ def standardize(x: Any, axis: Any, epsilon: Any, algorithm: Any = None, **others
     return _along(lambda x: layer_norm(x, eps=epsilon), x, axis, **others)
 
 
-def logsumexp(
-    a: Any, axis: Any, b: Any, keepdims: Any, return_sign: Any, **others: Any
-) -> Any:
+def logsumexp(a: Any, axis: Any, b: Any, keepdims: Any, return_sign: Any, **others: Any) -> Any:
     if b is not None or return_sign:
         return "b or return_sign is given"
     return _reduced(log_probs.logsumexp, a, axis, None, keepdims, **others)
@@ -91,7 +89,9 @@ def _axes(x: Any, axis: Any) -> tuple[int, ...] | str:
     if axis is None:
         axis = tuple(range(x.ndim))
     try:
-        given = [operator.index(each) for each in (axis if isinstance(axis, (tuple, list)) else [axis])]
+        given = [
+            operator.index(each) for each in (axis if isinstance(axis, (tuple, list)) else [axis])
+        ]
     except TypeError:
         return _REFUSED
     if not x.ndim or not given:

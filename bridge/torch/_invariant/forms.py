@@ -1,7 +1,7 @@
 """Torch's functions of rows by bridge's ops, with torch's shapes, dtypes and layouts.
 
-Each function takes the arguments of torch's. It returns the result, or a text: the reason why the
-call passes by. Dynamo traces them.
+Each function has the parameters of torch's. It ignores `out`, which its caller fills. It returns
+the result, or a text: the reason why the call passes by. Dynamo traces these functions.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LEAST_EPS = 2.0**-149
 REFUSED = "torch refuses these arguments"
 
 
-def softmax(input: Any, dim: Any, dtype: Any) -> Any:
+def softmax(input: Any = None, dim: Any = None, dtype: Any = None, *, out: Any = None) -> Any:
     return _along("softmax", scaled_softmax, input, dim, dtype)
 
 
-def log_softmax(input: Any, dim: Any, dtype: Any) -> Any:
+def log_softmax(input: Any = None, dim: Any = None, dtype: Any = None, *, out: Any = None) -> Any:
     return _along("log_softmax", log_probs.log_softmax, input, dim, dtype)
 
 
@@ -53,11 +53,18 @@ def _along(kind: str, op: Callable[..., Tensor], x: Any, dim: Any, dtype: Any) -
     return op(x.movedim(dim, -1)).movedim(-1, dim).contiguous()
 
 
-def logsumexp(input: Any, dim: Any, keepdim: Any) -> Any:
+def logsumexp(input: Any = None, dim: Any = None, keepdim: Any = False, *, out: Any = None) -> Any:
     return _reduced("logsumexp", log_probs.logsumexp, input, dim, keepdim, None)
 
 
-def mean(input: Any, dim: Any, keepdim: Any, dtype: Any) -> Any:
+def mean(
+    input: Any = None,
+    dim: Any = None,
+    keepdim: Any = False,
+    *,
+    dtype: Any = None,
+    out: Any = None,
+) -> Any:
     if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         dim = tuple(range(input.ndim)) if isinstance(input, Tensor) else ()
     return _reduced("mean", _mean, input, dim, keepdim, dtype)
@@ -90,13 +97,13 @@ def _reduced(
     return y
 
 
-def gelu(input: Any, approximate: Any) -> Any:
+def gelu(input: Any = None, *, approximate: Any = "none", out: Any = None) -> Any:
     if approximate not in ("none", "tanh"):
         return REFUSED
     return _elementwise("gelu", lambda x: bias_gelu(x, approximate=approximate), input)
 
 
-def silu(input: Any, inplace: Any) -> Any:
+def silu(input: Any = None, inplace: Any = False) -> Any:
     if not inplace:
         return _elementwise("silu", _silu, input)
     if isinstance(input, Tensor) and input.requires_grad and torch.is_grad_enabled():
@@ -127,7 +134,14 @@ def _elementwise(kind: str, op: Callable[[Tensor], Tensor], x: Any) -> Any:
     return op(x.permute(order)).permute(back)
 
 
-def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: Any) -> Any:
+def layer_norm(
+    input: Any = None,
+    normalized_shape: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    eps: Any = 1e-5,
+    cudnn_enable: Any = True,
+) -> Any:
     others = [each for each in (weight, bias) if each is not None]
     kind = "layer_norm bias" if weight is None and bias is not None else "layer_norm"
     return _norm(
@@ -141,7 +155,9 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: A
     )
 
 
-def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
+def rms_norm(
+    input: Any = None, normalized_shape: Any = None, weight: Any = None, eps: Any = None
+) -> Any:
     if eps is None and isinstance(input, Tensor):
         # Of the dtype of the arithmetic, which is float32 for 16-bit tensors.
         is_double = input.dtype == torch.float64
@@ -176,7 +192,7 @@ def _norm(
         return REFUSED
     if not all([tuple(each.shape) == tuple(shape) for each in others]):
         return REFUSED
-    if not isinstance(eps, float) or not _LEAST_EPS <= eps < float("inf"):
+    if not isinstance(eps, (int, float)) or not _LEAST_EPS <= eps < float("inf"):
         return "eps is not a positive number that float32 has"
     dtype = result_dtype(kind, (x, *others))
     if dtype is None:
@@ -187,7 +203,7 @@ def _norm(
     if count > 1:
         x = x.flatten(-count)
         vectors = [each if each is None else each.flatten() for each in vectors]
-    y = cast(op(x, eps, *vectors), dtype)
+    y = cast(op(x, float(eps), *vectors), dtype)
     return y.unflatten(-1, tuple(shape)) if count > 1 else y
 
 

@@ -17,15 +17,15 @@ from bridge.torch._invariant.table import ATEN, FORMS, OPENED, OTHERS, Form
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
-class invariant(TorchFunctionMode):  # noqa: N801 - used like a function
+class invariant(TorchFunctionMode):
     """Runs torch's own functions of rows on bridge's kernels, in code that nobody touched.
 
-    Inside the context these functions, their methods of tensors and modules of `torch.nn` made of
-    them have the [batch invariance](../invariance.md) of bridge, and its bits in JAX: `softmax`,
-    `log_softmax`, `logsumexp`, `mean`, `rms_norm`, `layer_norm`, `gelu`, `silu` and `cross_entropy`.
-    Results have torch's shape, dtype and layout. Derivatives of any order, `torch.func`, autocast
-    and `torch.compile` work as for bridge's ops. A call that bridge cannot serve runs as without
-    the context, errors included.
+    The functions are `softmax`, `log_softmax`, `logsumexp`, `mean`, `rms_norm`, `layer_norm`,
+    `gelu`, `silu` and `cross_entropy`. Inside the context they, the methods of tensors with these
+    names, and the modules and functions of torch that call them have the
+    [batch invariance](../invariance.md) of bridge, and its bits in JAX. Results have torch's shape,
+    dtype and layout. Derivatives of any order, `torch.func`, autocast and `torch.compile` work as
+    for bridge's ops. A call that bridge cannot serve runs as without the context, errors included.
 
     The context holds for the thread that enters it. It is a decorator too, and contexts may be
     nested. `with invariant() as context` gives the context itself.
@@ -137,5 +137,6 @@ def _other(func: Any) -> tuple[str, str] | None:
     if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         name = str(func).replace(".", "::", 1).partition(".")[0]
         return (name, "called as an operator, as in compiled graphs") if name in ATEN else None
-    name = OTHERS.get(func)
-    return None if name is None else (name, "bridge has no kernel for it")
+    if func in OTHERS:
+        return OTHERS[func], "bridge has no kernel for it"
+    return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -32,18 +32,17 @@ class Form(NamedTuple):
 
     Attributes:
       name: its name in the report.
-      run: a function of all its parameters but `out`; returns the result, or the reason why the
-        call passes by.
+      run: a function of the same parameters, which ignores `out`; it returns the result, or the
+        reason why the call passes by.
       positional: the parameters that may be given by position.
-      defaults: all parameters with their defaults; None for those without.
-      other_names: NumPy's names of parameters, which functions of torch's C++ take too.
+      defaults: all parameters with their defaults; None for those without, which torch misses
+        itself.
     """
 
     name: str
     run: Callable[..., Any]
     positional: tuple[str, ...]
     defaults: dict[str, Any]
-    other_names: dict[str, str]
 
     def bound(self, args: Any, kwargs: dict[str, Any]) -> dict[str, Any] | None:
         """Returns the value of each parameter, or None for arguments that torch will refuse."""
@@ -54,103 +53,53 @@ class Form(NamedTuple):
         for name, value in zip(given, args, strict=True):
             values[name] = value
         for keyword, value in kwargs.items():
-            name = self.other_names.get(keyword, keyword)
+            name = _OTHER_NAMES.get(keyword, keyword)
             if name not in values or name in given:
                 return None
             values[name] = value
         return values
 
 
-_NUMPY = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input"}
+# NumPy's names of parameters, which functions of torch's C++ take too.
+_OTHER_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "a": "input"}
 
 
-def _form(name: str, run: Callable[..., Any], is_native: bool) -> Form:
+def _form(name: str, run: Callable[..., Any], *functions: Any) -> dict[Any, Form]:
+    """Returns the form of functions with the parameters of `run`."""
     parameters = inspect.signature(run).parameters.values()
     positional = tuple(each.name for each in parameters if each.kind is not each.KEYWORD_ONLY)
     defaults = {each.name: each.default for each in parameters}
-    return Form(name, run, positional, defaults, _NUMPY if is_native else {})
+    return dict.fromkeys(functions, Form(name, run, positional, defaults))
 
 
-def _python(name: str, function: Any, run: Callable[..., Any]) -> dict[Any, Form]:
-    return {function: _form(name, run, is_native=False)}
-
-
-def _native(name: str, functions: Sequence[Any], run: Callable[..., Any]) -> dict[Any, Form]:
-    return dict.fromkeys(functions, _form(name, run, is_native=True))
-
-
-# The functions have the parameters of torch's. C++ functions refuse a missing argument themselves.
 FORMS: dict[Any, Form] = {
-    **_python(
+    **_form(
         "softmax",
-        F.softmax,
         lambda input=None, dim=None, _stacklevel=3, dtype=None: softmax(input, dim, dtype),
+        F.softmax,
     ),
-    **_native(
-        "softmax",
-        (torch.softmax, torch.Tensor.softmax, torch.special.softmax),
-        lambda input=None, dim=None, dtype=None, *, out=None: softmax(input, dim, dtype),
-    ),
-    **_python(
+    **_form("softmax", softmax, torch.softmax, torch.Tensor.softmax, torch.special.softmax),
+    **_form(
         "log_softmax",
-        F.log_softmax,
         lambda input=None, dim=None, _stacklevel=3, dtype=None: log_softmax(input, dim, dtype),
+        F.log_softmax,
     ),
-    **_native(
+    **_form(
         "log_softmax",
-        (torch.log_softmax, torch.Tensor.log_softmax, torch.special.log_softmax),
-        lambda input=None, dim=None, dtype=None, *, out=None: log_softmax(input, dim, dtype),
+        log_softmax,
+        torch.log_softmax,
+        torch.Tensor.log_softmax,
+        torch.special.log_softmax,
     ),
-    **_native(
-        "logsumexp",
-        (torch.logsumexp, torch.Tensor.logsumexp, torch.special.logsumexp),
-        lambda input=None, dim=None, keepdim=False, *, out=None: logsumexp(input, dim, keepdim),
+    **_form(
+        "logsumexp", logsumexp, torch.logsumexp, torch.Tensor.logsumexp, torch.special.logsumexp
     ),
-    **_native(
-        "mean",
-        (torch.mean, torch.Tensor.mean),
-        lambda input=None, dim=None, keepdim=False, *, dtype=None, out=None: mean(
-            input, dim, keepdim, dtype
-        ),
-    ),
-    **_native(
-        "gelu",
-        (F.gelu,),
-        lambda input=None, *, approximate="none", out=None: gelu(input, approximate),
-    ),
-    **_python("silu", F.silu, lambda input=None, inplace=False: silu(input, inplace)),
-    **_python(
-        "layer_norm",
-        F.layer_norm,
-        lambda input=None, normalized_shape=None, weight=None, bias=None, eps=1e-5: layer_norm(
-            input, normalized_shape, weight, bias, eps
-        ),
-    ),
-    **_native(
-        "layer_norm",
-        (torch.layer_norm,),
-        lambda input=None,
-        normalized_shape=None,
-        weight=None,
-        bias=None,
-        eps=1e-5,
-        cudnn_enable=True: layer_norm(input, normalized_shape, weight, bias, eps),
-    ),
-    **_python(
-        "rms_norm",
-        F.rms_norm,
-        lambda input=None, normalized_shape=None, weight=None, eps=None: rms_norm(
-            input, normalized_shape, weight, eps
-        ),
-    ),
-    **_native(
-        "rms_norm",
-        (torch.rms_norm,),
-        lambda input=None, normalized_shape=None, weight=None, eps=None: rms_norm(
-            input, normalized_shape, weight, eps
-        ),
-    ),
-    **_python("cross_entropy", F.cross_entropy, cross_entropy),
+    **_form("mean", mean, torch.mean, torch.Tensor.mean),
+    **_form("gelu", gelu, F.gelu),
+    **_form("silu", silu, F.silu),
+    **_form("layer_norm", layer_norm, F.layer_norm, torch.layer_norm),
+    **_form("rms_norm", rms_norm, F.rms_norm, torch.rms_norm),
+    **_form("cross_entropy", cross_entropy, F.cross_entropy),
 }
 
 _SERVED = {form.name for form in FORMS.values()}
