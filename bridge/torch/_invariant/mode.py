@@ -15,6 +15,7 @@ from bridge.interception import CallRecord, check_report, within
 from bridge.torch._invariant.table import ATEN, FORMS, OPENED, OTHERS, Form
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_OPERATORS = (type(torch.ops.aten.mean), type(torch.ops.aten.mean.dim))
 
 
 class invariant(TorchFunctionMode):
@@ -134,7 +135,7 @@ def _note_while_compiling(name: str, reason: str | None) -> None:
 
 def _other(func: Any) -> tuple[str, str] | None:
     """Returns the name and reason of a function that passes by; None for one that adds nothing."""
-    if isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(func, _OPERATORS):
         name = str(func).replace(".", "::", 1).partition(".")[0]
         return (name, "called as an operator, as in compiled graphs") if name in ATEN else None
     if func in OTHERS:
