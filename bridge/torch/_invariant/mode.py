@@ -54,18 +54,18 @@ class invariant(TorchFunctionMode):
         super().__init__()
         check_report(report)
         self.report = report
-        self.record = CallRecord()
+        self._record = CallRecord()
 
     @property
     def caught(self) -> Counter[str]:
-        return self.record.caught
+        return self._record.caught
 
     @property
     def passed(self) -> Counter[tuple[str, str]]:
-        return self.record.passed
+        return self._record.passed
 
     def __str__(self) -> str:
-        return str(self.record)
+        return str(self._record)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return within(self, function)
@@ -119,18 +119,18 @@ def _note(mode: invariant, name: str, reason: str | None) -> None:
     if torch.compiler.is_dynamo_compiling():
         _note_while_compiling(name, reason)
         return
-    mode.record.note(name, reason)
+    mode._record.note(name, reason)
     if reason is None:  # contexts around this one see a function of bridge instead
         for each in modes_of_thread():
             if isinstance(each, invariant) and each.report and each is not mode:
-                each.record.note(name, reason)
+                each._record.note(name, reason)
 
 
 @constant_to_dynamo
 def _note_while_compiling(name: str, reason: str | None) -> None:
     for each in modes_of_thread():
         if isinstance(each, invariant) and each.report:
-            each.record.note(name, reason)
+            each._record.note(name, reason)
 
 
 def _other(func: Any) -> tuple[str, str] | None:
