@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -192,3 +194,34 @@ def test_a_lazy_negative() -> None:
     with bt.invariant():
         same(x.softmax(-1), bt.scaled_softmax(x.resolve_neg().contiguous()))
         same(F.gelu(x).contiguous(), bt.bias_gelu(x.resolve_neg().contiguous(), approximate="none"))
+
+
+EMPTY: dict[str, Any] = {
+    "softmax": lambda: torch.zeros(4, 0).softmax(-1),
+    "softmax of the first": lambda: torch.zeros(2, 0, 3).softmax(0),
+    "mean of nothing": lambda: torch.zeros(4, 0).mean(-1),
+    "mean of all": lambda: torch.zeros(0, 3).mean(),
+    "mean of two": lambda: torch.zeros(2, 0, 3).mean((1, 2)),
+    "logsumexp": lambda: torch.zeros(4, 0).logsumexp(-1),
+    "layer_norm": lambda: F.layer_norm(torch.zeros(4, 0), (0,)),
+    "rms_norm": lambda: F.rms_norm(torch.zeros(0, 3), (3,)),
+    "gelu": lambda: F.gelu(torch.zeros(2, 0).T),
+    "losses of no rows": lambda: F.cross_entropy(torch.zeros(0, 3), torch.zeros(0).long()),
+    "sum of no rows": lambda: F.cross_entropy(
+        torch.zeros(0, 3), torch.zeros(0).long(), reduction="sum"
+    ),
+    "losses of no columns": lambda: F.cross_entropy(torch.zeros(2, 0), torch.zeros(2, 0)),
+    "losses of no positions": lambda: F.cross_entropy(
+        torch.zeros(2, 3, 0), torch.zeros(2, 0).long(), reduction="none"
+    ),
+    "twelve dimensions": lambda: numbers(*[2] * 12).softmax(3),
+    "twelve dimensions, elementwise": lambda: F.gelu(numbers(*[2] * 12).transpose(0, 5)),
+}
+
+
+@pytest.mark.parametrize("case", EMPTY)
+def test_extreme_shapes(case: str) -> None:
+    expected = EMPTY[case]()
+    with bt.invariant():
+        found = EMPTY[case]()
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, equal_nan=True)

@@ -45,7 +45,8 @@ def cross_entropy(
     if input.ndim == 0 or target.device != input.device:
         return REFUSED
     dim = 0 if input.ndim == 1 else 1
-    columns = input.shape[dim]
+    if not (columns := input.shape[dim]):
+        return "the rows are empty"
     if weight is not None:
         if tuple(weight.shape) != (columns,):
             return REFUSED
