@@ -316,6 +316,11 @@ def is_exporting() -> bool:
     return flag
 
 
+HigherOrderOperator: Any = names.find(
+    "torch._ops.HigherOrderOperator",
+    "is the type of operators on functions; without it `invariant` reports none that passed by",
+    (),
+)
 _dynamo_modes: Ask = names.if_loaded(
     "torch._dynamo.variables.torch_function.torch_function_mode_stack_state_mgr",
     "has the modes that dynamo sets aside while it traces; without it no call is counted there",
@@ -326,6 +331,16 @@ _dynamo_modes: Ask = names.if_loaded(
 def modes_of_thread() -> list[Any]:
     """Returns the modes with `__torch_function__` of this thread, also while dynamo traces."""
     return [*_mode_stack(), *getattr(_dynamo_modes(), "stack", ())]
+
+
+names.attribute("graph_break", "is called in code that dynamo traces: torch._dynamo.graph_break")
+
+
+def break_graph() -> None:
+    """Ends the graph of torch.compile here; an error with `fullgraph=True`. Dynamo traces it."""
+    torch._dynamo.graph_break(
+        "inside invariant() a checkpoint runs between two graphs: compile without fullgraph"
+    )
 
 
 names.attribute("_dynamo_marked_constant", "is only written here, and read by dynamo")

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import bridge.torch as bt
 from bridge._private.torch import modes_of_thread
@@ -185,3 +186,48 @@ def test_autocast_in_a_graph() -> None:
         assert a.dtype == b.dtype == plain.dtype
         assert torch.equal(a, b)
     assert not {name for name, _ in context.passed} - {"linear"}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # read by dynamo after a broken graph
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_checkpoint_in_a_compiled_function(use_reentrant: bool) -> None:
+    def function(x: Tensor) -> Tensor:
+        return checkpoint(layer, x * 2, use_reentrant=use_reentrant) + x.mean(-1, keepdim=True)
+
+    def layer(x: Tensor) -> Tensor:
+        return F.softmax(x, -1) * F.gelu(x)
+
+    x = numbers(50, 33)
+    with bt.invariant(report=True) as context:
+        expected = layer(x * 2) + x.mean(-1, keepdim=True)
+        found, _ = backward_too(torch.compile(function, backend="aot_eager"), x)
+        assert torch.equal(found, expected)
+        with pytest.raises(torch._dynamo.exc.Unsupported, match="compile without fullgraph"):
+            torch.compile(function, backend="aot_eager", fullgraph=True)(x)
+    assert context.caught["softmax"] >= 2
+    outside = torch.compile(function, backend="aot_eager", fullgraph=True)(x)
+    assert not torch.equal(outside, expected)
+
+
+def test_an_operator_on_functions_is_named() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.cond(x.max() > 0, lambda x: x.softmax(-1), lambda x: x.sin(), (x,))
+
+    with bt.invariant(report=True) as context:
+        torch.compile(function, backend="aot_eager", fullgraph=True)(numbers(50, 33))
+    assert ("cond", "functions inside such an operator are not seen") in context.passed
+
+
+def test_attention_of_torch_in_one_graph() -> None:
+    attention = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+    x = numbers(4, 5, 16)
+
+    def weights(x: Tensor) -> Tensor:
+        return attention(x, x, x)[1]  # type: ignore[no-any-return]
+
+    with bt.invariant(report=True) as context:
+        found = torch.compile(weights, backend="aot_eager", fullgraph=True)(x)
+        assert torch.equal(found, weights(x))
+        with pytest.raises(RuntimeError, match="sizes must be non-empty"):
+            x.unflatten(-1, ())
+    assert context.caught == {"softmax": 2, "mean": 2}

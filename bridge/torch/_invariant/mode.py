@@ -10,11 +10,17 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from bridge._private.torch import constant_to_dynamo, modes_of_thread
+from bridge._private.torch import (
+    HigherOrderOperator,
+    break_graph,
+    constant_to_dynamo,
+    modes_of_thread,
+)
 from bridge.interception import CallRecord, check_report, within
 from bridge.torch._invariant.table import ATEN, FORMS, OPENED, OTHERS, Form
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_CHECKPOINT = getattr(torch.ops.higher_order, "tag_activation_checkpoint", None)
 _OPERATORS = (type(torch.ops.aten.mean), type(torch.ops.aten.mean.dim))
 
 
@@ -84,6 +90,12 @@ class invariant(TorchFunctionMode):
         elif (opened := OPENED.get(func)) is not None and _are_plain(types):
             with self:
                 return opened(*args, **kwargs)
+        elif func is torch.Tensor.unflatten:
+            # Dynamo cannot trace this Python method under a mode.
+            return torch.unflatten(*args, **kwargs)
+        elif func is _CHECKPOINT and torch.compiler.is_dynamo_compiling():
+            # Dynamo traces the layer without the mode. Outside a graph the mode sees it.
+            break_graph()
         elif self.report and (found := _other(func)) is not None:
             _note(self, *found)
         return func(*args, **kwargs)
@@ -138,6 +150,8 @@ def _other(func: Any) -> tuple[str, str] | None:
     if isinstance(func, _OPERATORS):
         name = str(func).replace(".", "::", 1).partition(".")[0]
         return (name, "called as an operator, as in compiled graphs") if name in ATEN else None
+    if isinstance(func, HigherOrderOperator):
+        return func.__name__, "functions inside such an operator are not seen"
     if func in OTHERS:
         return OTHERS[func], "bridge has no kernel for it"
     return None
