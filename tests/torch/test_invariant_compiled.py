@@ -200,8 +200,12 @@ def test_a_checkpoint_in_a_compiled_function(use_reentrant: bool) -> None:
     x = numbers(50, 33)
     with bt.invariant(report=True) as context:
         expected = layer(x * 2) + x.mean(-1, keepdim=True)
-        found, _ = backward_too(torch.compile(function, backend="aot_eager"), x)
+        y = x.clone().requires_grad_()
+        found = torch.compile(function, backend="aot_eager")(y)
         assert torch.equal(found, expected)
+        found.sum().backward()
+        _, gradient = backward_too(lambda x: layer(x * 2) + x.mean(-1, keepdim=True), x)
+        torch.testing.assert_close(y.grad, gradient)
         with pytest.raises(torch._dynamo.exc.Unsupported, match="compile without fullgraph"):
             torch.compile(function, backend="aot_eager", fullgraph=True)(x)
     assert context.caught["softmax"] >= 2
