@@ -235,3 +235,30 @@ def test_attention_of_torch_in_one_graph() -> None:
         with pytest.raises(RuntimeError, match="sizes must be non-empty"):
             x.unflatten(-1, ())
     assert context.caught == {"softmax": 2, "mean": 2}
+
+
+def test_the_backward_function_of_a_user_in_a_graph() -> None:
+    """Dynamo knows no layout of the tensors there, which the checks of an op ask for."""
+
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return torch.softmax(x, -1)
+
+        @staticmethod
+        def backward(ctx: Any, g: Tensor) -> Tensor:
+            y = torch.softmax(ctx.saved_tensors[0], -1)
+            return y * (g - (g * y).mean(-1, keepdim=True) * 33)
+
+    def function(x: Tensor) -> Tensor:
+        return Own.apply(x * 1.0) ** 2  # type: ignore[no-untyped-call]
+
+    x = numbers(50, 33)
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    with bt.invariant(report=True) as context:
+        expected, gradient = backward_too(function, x)
+        found, of_compiled = backward_too(compiled, x)
+    assert torch.equal(found, expected)
+    assert torch.equal(of_compiled, gradient)
+    assert context.caught == {"softmax": 4, "mean": 2}

@@ -10,7 +10,7 @@ from torch import Tensor
 from bridge.catalogue import cross_entropy as losses
 from bridge.catalogue import framework_functions as forms
 from bridge.torch._invariant.forms import REFUSED, cast
-from bridge.torch._invariant.tensors import obstacle, result_dtype
+from bridge.torch._invariant.tensors import is_dense, obstacle, result_dtype
 from bridge.torch._ops.labels import check_labels
 
 _row_losses, _counted_losses = losses.row_losses.torch, losses.counted_losses.torch
@@ -34,7 +34,7 @@ def cross_entropy(
     weights = [] if weight is None else [weight]
     if (reason := obstacle(input, *weights)) is not None:
         return reason
-    if not isinstance(target, Tensor) or target.is_nested or target.layout is not torch.strided:
+    if not isinstance(target, Tensor) or not is_dense(target):
         return "an operand is sparse, nested or no tensor"
     if size_average is not None or reduce is not None:
         return "size_average or reduce is given"

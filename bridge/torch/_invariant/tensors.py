@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bridge._private.torch import constant_to_dynamo
+from bridge.torch._adapter.checks import is_strided
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _DEVICES = ("cpu", "cuda")
@@ -22,7 +23,7 @@ def obstacle(*tensors: Any) -> str | None:
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             return "an operand is no tensor"
-        if tensor.is_nested or tensor.layout is not torch.strided:
+        if not is_dense(tensor):
             return "an operand is sparse or nested"
         if tensor.dtype not in FLOATING:
             return "the dtype is not float16, bfloat16, float32 or float64"
@@ -31,6 +32,10 @@ def obstacle(*tensors: Any) -> str | None:
         if tensor.device != tensors[0].device:
             return "the operands are on several devices"
     return None
+
+
+def is_dense(tensor: Tensor) -> bool:
+    return not tensor.is_nested and is_strided(tensor)
 
 
 def result_dtype(kind: str, tensors: Sequence[Tensor], dtype: Any = None) -> Any:
