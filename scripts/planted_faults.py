@@ -985,6 +985,71 @@ BUILD = (
     ),
 )
 
+_INVARIANT = "bridge/torch/_invariant"
+INVARIANT = (
+    Fault(
+        "invariant: silu in place differentiates the input that it overwrites",
+        f"{_INVARIANT}/forms.py",
+        "_silu, input.clone())",
+        "_silu, input)",
+        tests="tests/torch/test_invariant.py::test_in_place_of_a_recorded_tensor",
+    ),
+    Fault(
+        "invariant: gelu returns another layout than torch",
+        f"{_INVARIANT}/forms.py",
+        "return op(x.permute(order)).permute(back)",
+        "return op(x)",
+        tests="tests/torch/test_invariant.py::test_layouts_are_those_of_torch",
+        keyword="gelu",
+    ),
+    Fault(
+        "invariant: the eps of rms_norm is of the input's dtype",
+        f"{_INVARIANT}/forms.py",
+        "torch.finfo(torch.float64 if is_double else torch.float32).eps",
+        "torch.finfo(input.dtype).eps",
+        tests="tests/torch/test_invariant.py::test_a_form_has_the_bits_of_bridges_op",
+        keyword="torch.rms_norm",
+    ),
+    Fault(
+        "invariant: backward passes run without the context",
+        f"{_INVARIANT}/table.py",
+        "return found | {function: _opened(function) for function in backward}",
+        "return found",
+        tests="tests/torch/test_invariant_models.py::test_layers_that_the_backward_pass_computes_once_more",
+    ),
+    Fault(
+        "invariant: a label out of range has no error",
+        f"{_INVARIANT}/losses.py",
+        'check_labels("cross_entropy", target, input, columns, ignore_index)',
+        "pass",
+        tests="tests/torch/test_invariant_passing.py::test_errors_are_torchs_own",
+        keyword="label",
+    ),
+    Fault(
+        "invariant: smoothing forgets the weights of the columns",
+        "bridge/catalogue/framework_functions.py",
+        "(logits - largest)) * weight)",
+        "(logits - largest)))",
+        tests="tests/torch/test_invariant.py::test_cross_entropy",
+        keyword="weights",
+    ),
+    Fault(
+        "invariant: a function of JAX keeps the exchanged code",
+        "bridge/jax/_invariant/context.py",
+        "self.function.__code__ = self.original.__code__",
+        "pass",
+        tests="tests/jax/test_invariant.py::test_the_context_holds_for_its_thread_and_restores_the_functions",
+    ),
+    Fault(
+        "invariant: a weak type of JAX becomes a strong one",
+        "bridge/jax/_invariant/forms.py",
+        "if jax.typeof(x).weak_type else None",
+        "if False else None",
+        tests="tests/jax/test_invariant.py::test_a_call_that_passes_by_is_jaxs_own_and_named",
+        keyword="weak",
+    ),
+)
+
 FAULTS = (
     *BIAS_GELU,
     *SOFTMAX,
@@ -996,4 +1061,5 @@ FAULTS = (
     *MASKS,
     *PRODUCTS,
     *BUILD,
+    *INVARIANT,
 )

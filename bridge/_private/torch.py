@@ -39,6 +39,11 @@ function_modes: Ask = names.find(
     "counts modes that see every function; without it every call goes through the dispatcher",
     lambda: 1,
 )
+_mode_stack: Ask = names.find(
+    "torch.overrides._get_current_function_mode_stack",
+    "finds the contexts of `invariant` around another; without it only the innermost one counts",
+    list,
+)
 tracing_state: Ask = names.find(
     "torch._C._get_tracing_state",
     "is set under torch.jit.trace; without it a Python function is called",
@@ -309,6 +314,33 @@ def is_exporting() -> bool:
     """True while torch.export traces; dynamo can trace this function."""
     flag: bool = getattr(torch.compiler, "_is_exporting_flag", False)
     return flag
+
+
+HigherOrderOperator: Any = names.find(
+    "torch._ops.HigherOrderOperator",
+    "is the type of operators on functions; without it `invariant` reports none that passed by",
+    (),
+)
+_dynamo_modes: Ask = names.if_loaded(
+    "torch._dynamo.variables.torch_function.torch_function_mode_stack_state_mgr",
+    "has the modes that dynamo sets aside while it traces; without it no call is counted there",
+    None,
+)
+
+
+def modes_of_thread() -> list[Any]:
+    """Returns the modes with `__torch_function__` of this thread, also while dynamo traces."""
+    return [*_mode_stack(), *getattr(_dynamo_modes(), "stack", ())]
+
+
+names.attribute("graph_break", "is called in code that dynamo traces: torch._dynamo.graph_break")
+
+
+def break_graph() -> None:
+    """Ends the graph of torch.compile here; an error with `fullgraph=True`. Dynamo traces it."""
+    torch._dynamo.graph_break(
+        "inside invariant() a checkpoint runs between two graphs: compile without fullgraph"
+    )
 
 
 names.attribute("_dynamo_marked_constant", "is only written here, and read by dynamo")

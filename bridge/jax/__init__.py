@@ -13,6 +13,7 @@ check_ffi_api()
 register_handlers()
 
 from bridge.jax._collectives.all_gather import all_gather
+from bridge.jax._invariant.context import invariant
 from bridge.jax._ops.bias_dropout_add import bias_dropout_add
 from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.cross_entropy import cross_entropy
@@ -43,6 +44,7 @@ __all__ = [
     "cross_entropy",
     "geglu",
     "glu",
+    "invariant",
     "layer_norm",
     "linear_cross_entropy",
     "log_softmax",

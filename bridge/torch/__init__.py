@@ -17,6 +17,7 @@ from bridge.torch._adapter.dispatcher import at_first_dtensor as _at_first_dtens
 from bridge.torch._adapter.kernels import keep_memory as _keep_memory
 from bridge.torch._adapter.kernels import load_kernels as _load_kernels
 from bridge.torch._collectives.all_gather import all_gather
+from bridge.torch._invariant.mode import invariant
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
 from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
 from bridge.torch._ops.cross_entropy import cross_entropy
@@ -76,6 +77,7 @@ __all__ = [
     "cross_entropy",
     "geglu",
     "glu",
+    "invariant",
     "layer_norm",
     "linear_cross_entropy",
     "log_softmax",

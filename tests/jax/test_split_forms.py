@@ -36,7 +36,7 @@ LISTED = listed()
 STANDS_FOR = {"glu": {"glu", "swiglu", "geglu", "reglu"}}
 STANDS_FOR["a softmax"] = {"scaled_softmax", "scaled_masked_softmax", "scaled_causal_softmax"}
 # Functions that only move arrays, or read them.
-NO_OPS = {"all_gather", "make_viewless", "record", "from_torch", "torch_errors"}
+NO_OPS = {"all_gather", "invariant", "make_viewless", "record", "from_torch", "torch_errors"}
 
 
 def test_the_page_lists_every_op_once() -> None:

@@ -14,6 +14,13 @@ from bridge.torch._adapter.overrides import is_overridden
 _DEVICES = ("cpu", "cuda", "meta")  # meta tensors have a shape and no values
 
 
+def is_strided(tensor: Tensor) -> bool:
+    """True if the layout is strided. Dynamo knows no layouts in a user's backward function."""
+    if torch.compiler.is_dynamo_compiling():
+        return not tensor.is_sparse
+    return tensor.layout is torch.strided
+
+
 def check_tensors(function: str, required: int = 1, /, **arguments: Any) -> None:
     """Raises TypeError or ValueError unless every argument is a dense tensor on one device.
 
@@ -29,7 +36,7 @@ def check_tensors(function: str, required: int = 1, /, **arguments: Any) -> None
             )
         if tensor.is_nested:
             raise TypeError(f"{function}: {name} is nested, expected a dense tensor")
-        if tensor.layout is not torch.strided or tensor.is_quantized:
+        if not is_strided(tensor) or tensor.is_quantized:
             what = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
             raise TypeError(f"{function}: {name} is {what}, expected a dense tensor")
         if tensor.device.type not in _DEVICES:

@@ -1,0 +1,1 @@
+"""`bridge.torch.invariant`: torch's own functions of rows run on bridge's kernels."""
