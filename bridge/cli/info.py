@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import bridge
-from bridge import _native
+from bridge import _cuda_files, _native
 from bridge.cli import machine
 
 # Words of JSON's keys that the text writes in another way.
@@ -89,7 +89,7 @@ def collect() -> dict[str, dict[str, Any]]:
         },
         "torch": _torch(),
         "jax": _jax(),
-        "cuda": _cuda(build),
+        "cuda": _cuda(),
         "allocators": _allocators(),
         "memory": _memory(),
     }
@@ -202,12 +202,13 @@ def _preallocates() -> bool:
     return wanted and os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default") != "platform"
 
 
-def _cuda(build: dict[str, Any]) -> dict[str, Any]:
-    facts: dict[str, Any] = {"usable": bridge.has_cuda(), "devices": _native.cuda_device_count()}
+def _cuda() -> dict[str, Any]:
+    why = _cuda_files.why_not()
+    facts: dict[str, Any] = {"usable": why is None, "devices": _native.cuda_device_count()}
     driver = Path("/proc/driver/nvidia/version")
     facts["driver"] = driver.read_text().splitlines()[0] if driver.exists() else None
     if not facts["usable"]:
-        facts["why_not"] = build.get("cuda_unavailable") or "no device answers"
+        facts["why_not"] = why
     return facts
 
 
