@@ -126,21 +126,39 @@ def fault(wheel: Path) -> str | None:
     return None
 
 
-def build(arch: str, version: str) -> Path:
-    """Builds the wheel of the core for an architecture and a version of Python."""
-    programs = tools(version)
+def made(programs: Path, options: list[str], source: Path, environment: dict[str, str]) -> Path:
+    """Runs pip; returns the wheel of a source folder, with the tag of this machine."""
     raw = FOLDER / "raw"
     shutil.rmtree(raw, ignore_errors=True)
-    subprocess.run(
-        [
-            *(str(programs / "pip"), "wheel", "--quiet", "--no-deps", "--no-build-isolation"),
-            *(f"--wheel-dir={raw}", *settings(arch), str(ROOT)),
-        ],
-        check=True,
-        env=variables(programs, arch, version),
-    )
+    pip = [str(programs / "pip"), "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    command = [*pip, f"--wheel-dir={raw}", *options, str(source)]
+    subprocess.run(command, check=True, env=environment)
     (wheel,) = raw.glob("*.whl")
+    return wheel
+
+
+def core(arch: str, version: str) -> Path:
+    """Builds the wheel of the core for an architecture and a version of Python."""
+    number = version.replace(".", "")
+    for old in DIST.glob(f"bridge_ops-*-cp{number}-*_{arch}.whl"):
+        old.unlink()
+    programs = tools(version)
+    wheel = made(programs, settings(arch), ROOT, variables(programs, arch, version))
     return repaired(tools(PYTHONS[0]), wheel, arch)
+
+
+def cuda() -> Path:
+    """Builds the wheel of bridge-ops-cuda13 for this machine's architecture, with nvcc.
+
+    nvcc does not take zig for its C++ compiler: the machine's own has to fit the glibc.
+    """
+    for old in DIST.glob("bridge_ops_cuda13-*.whl"):
+        old.unlink()
+    programs = tools(PYTHONS[0])
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    options = [f"--config-settings=build-dir={FOLDER / 'cuda13'}"]
+    wheel = made(programs, options, ROOT / "cuda13", os.environ | {"PATH": path})
+    return repaired(programs, wheel, platform.machine())
 
 
 def main() -> int:
@@ -148,14 +166,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--archs", nargs="+", choices=ARCHS, default=ARCHS)
     parser.add_argument("--pythons", nargs="+", choices=PYTHONS, default=PYTHONS)
+    parser.add_argument("--cuda", action="store_true", help="bridge-ops-cuda13, nothing else")
     chosen = parser.parse_args()
     DIST.mkdir(parents=True, exist_ok=True)
+    if chosen.cuda:
+        print(cuda().name)
+        return 0
     status = 0
     for arch in chosen.archs:
         for version in chosen.pythons:
-            for old in DIST.glob(f"bridge_ops-*-cp{version.replace('.', '')}-*_{arch}.whl"):
-                old.unlink()
-            wheel = build(arch, version)
+            wheel = core(arch, version)
             wrong = fault(wheel)
             print(f"{wheel.name}: {wrong or f'{wheel.stat().st_size / 2**20:.1f} MiB'}", flush=True)
             status = 1 if wrong else status

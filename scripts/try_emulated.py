@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the aarch64 wheel in an emulator of the processor, and compares its bits with the stored ones.
+"""Runs the aarch64 wheel in an emulator, and compares its bits with the stored ones.
 
 An aarch64 Python of Debian and aarch64 wheels of NumPy and JAX are unpacked into
 build/wheels/emulated; qemu-user runs them here. Every STEP-th case of tests/golden is computed, and
@@ -42,7 +42,8 @@ def unpack_system() -> None:
     for folder in (apt / "state/lists/partial", apt / "cache/archives/partial", debs):
         folder.mkdir(parents=True, exist_ok=True)
     options = [f"Dir::State={apt / 'state'}", f"Dir::Cache={apt / 'cache'}"]
-    options += ["Dir::State::status=/dev/null", "APT::Architecture=arm64", "APT::Architectures=arm64"]
+    options += [f"APT::Architecture{plural}=arm64" for plural in ("", "s")]
+    options.append("Dir::State::status=/dev/null")
     command = ["apt-get", "--quiet=2", *(part for each in options for part in ("-o", each))]
     subprocess.run([*command, "update"], check=True)
     subprocess.run([*command, "download", *DEBIAN.split()], check=True, cwd=debs)

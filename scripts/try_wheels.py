@@ -4,8 +4,8 @@
 Each environment gets its frameworks from a folder of downloaded packages, then the wheel, without a
 network and with a path that has Python alone. It runs the code of the README as far as its
 frameworks go, scripts/try_package.py, and every STEP-th case of tests/golden on each instruction
-set. The times of the installation and of the first result are printed. With --sdist the source
-archive is built in an isolated environment as well, where there is a compiler.
+set. The times of the installation and of the first result are printed. "sdist" builds the source
+archive in an environment that has pip and a C++ compiler, and nothing else.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Environment:
         command = [*pip, "download", "--dest", str(house), *self.packages()]
         subprocess.run(command, check=True)
         command = [*pip, "install", "--no-index", f"--find-links={house}", *self.packages()]
-        subprocess.run(command, check=True, env=self.variables() | {"PIP_NO_COMPILE": "0"})
+        subprocess.run(command, check=True, env=self.variables())
         (self.folder / "made").touch()
 
     def install(self) -> float:
@@ -143,6 +143,27 @@ class Environment:
         print(self.run("-m", "bridge", "info").partition("\n")[0])
 
 
+def try_sdist() -> None:
+    """Builds the source archive, and the package from it alone, by pip in isolation."""
+    folder = FOLDER / "sdist"
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([find_python("3.11"), "-m", "venv", str(folder)], check=True)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    subprocess.run([*pip, "install", "build"], check=True)
+    build = [str(folder / "bin" / "python"), "-m", "build", "--sdist", "--outdir", str(folder)]
+    subprocess.run([*build, str(ROOT)], check=True, stdout=subprocess.DEVNULL)
+    (archive,) = folder.glob("*.tar.gz")
+    begin = time.monotonic()
+    options = ["cmake.define.BRIDGE_CUDA=OFF", "cmake.define.BRIDGE_HOT=OFF"]
+    settings = [f"--config-settings={option}" for option in options]
+    # Folders with a compiler, without tools that a user has installed.
+    path = os.environ | {"PATH": "/usr/bin:/bin"}
+    subprocess.run([*pip, "install", *settings, str(archive)], check=True, env=path)
+    print(f"built {archive.name} and installed it in {time.monotonic() - begin:.0f} s")
+    run = [str(folder / "bin" / "python"), "-c", FIRST["numpy"]]
+    subprocess.run(run, check=True, cwd=folder)
+
+
 ENVIRONMENTS = (
     Environment("neither", "3.11"),
     Environment("neither-abi3", "3.12"),
@@ -156,7 +177,7 @@ ENVIRONMENTS = (
 def main() -> int:
     """Runs the command line; the first failure ends it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = [each.name for each in ENVIRONMENTS]
+    names = [*(each.name for each in ENVIRONMENTS), "sdist"]
     parser.add_argument("names", nargs="*", metavar="ENVIRONMENT", help=f"all, or {names}")
     parser.add_argument("--step", type=int, default=STEP, help="of the golden cases")
     chosen = parser.parse_args()
@@ -172,6 +193,8 @@ def main() -> int:
         installed, first = each.install(), each.first_result()
         print(f"pip install {installed:.1f} s, first result {first:.1f} s later", flush=True)
         each.use(chosen.step)
+    if not chosen.names or "sdist" in chosen.names:
+        try_sdist()
     print("wheels: all environments passed")
     return 0
 
