@@ -140,7 +140,8 @@ class Environment:
             code = f"import sys; sys.path.insert(0, {str(tried)!r}); sys.argv[0] = 'golden'\n"
             code += "import runpy; runpy.run_module('tests.golden', run_name='__main__')"
             print(self.run("-c", code, "--check", framework, "--step", str(step)), end="")
-        print(self.run("-m", "bridge", "info").partition("\n")[0])
+        facts = self.run("-m", "bridge", "info")
+        print(*(line for line in facts.splitlines() if "records calls" in line or "why" in line))
 
 
 def try_sdist() -> None:

@@ -1,4 +1,4 @@
-"""Wheels: their builder, its compiler, the files of CUDA kernels, and frameworks that are too old."""
+"""Wheels: the builder, its compiler, the files of CUDA kernels, frameworks that are too old."""
 
 from __future__ import annotations
 
