@@ -92,7 +92,13 @@ def check_cpp() -> int:
     subprocess.run(cmake, check=True, env=environment)
     subprocess.run([str(programs / "cmake"), "--build", str(build)], check=True, env=environment)
     ctest = [str(programs / "ctest"), "--test-dir", str(build), "--output-on-failure"]
-    return subprocess.run([*ctest, "--exclude-regex", "isa_symbols"], env=environment).returncode
+    ctest += ["--exclude-regex", "isa_symbols"]
+    status = subprocess.run(ctest, env=environment).returncode
+    # Processes that library_check would start by itself.
+    for isa in ("sparc", ARCH):
+        command = [*QEMU, str(build / "library_check"), "--one-call", isa]
+        status |= subprocess.run(command, env=environment | {"BRIDGE_CPU_ISA": isa}).returncode
+    return status
 
 
 def main() -> int:
