@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -113,7 +114,7 @@ class Environment:
     def install(self) -> float:
         """Installs the wheel; returns the seconds that pip takes."""
         pip = ("-m", "pip", "--disable-pip-version-check", "--quiet")
-        self.run(*pip, "uninstall", "--yes", "bridge-ops")
+        self.run(*pip, "uninstall", "--yes", "bridge-ops", "bridge-ops-cuda13")
         begin = time.monotonic()
         self.run(*pip, "install", "--no-index", f"--find-links={DIST}", "bridge-ops")
         return time.monotonic() - begin
@@ -142,6 +143,13 @@ class Environment:
             print(self.run("-c", code, "--check", framework, "--step", str(step)), end="")
         facts = self.run("-m", "bridge", "info")
         print(*(line for line in facts.splitlines() if "records calls" in line or "why" in line))
+
+    def use_cuda(self) -> None:
+        """Adds the distribution of CUDA kernels: its library must open without a driver."""
+        pip = ("-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-index")
+        self.run(*pip, f"--find-links={DIST}", "bridge-ops[cuda13]")
+        archs = "import bridge; print('CUDA kernels for', *bridge.build_info()['cuda_archs'])"
+        print(self.run("-c", archs), end="")
 
 
 def try_sdist() -> None:
@@ -194,6 +202,8 @@ def main() -> int:
         installed, first = each.install(), each.first_result()
         print(f"pip install {installed:.1f} s, first result {first:.1f} s later", flush=True)
         each.use(chosen.step)
+        if not each.frameworks and [*DIST.glob(f"bridge_ops_cuda13-*{platform.machine()}.whl")]:
+            each.use_cuda()
     if not chosen.names or "sdist" in chosen.names:
         try_sdist()
     print("wheels: all environments passed")
