@@ -18,6 +18,7 @@ from typing import Any
 
 import bridge
 from bridge import _cuda_files, _native
+from bridge._installed import need
 from bridge.cli import machine
 
 # Words of JSON's keys that the text writes in another way.
@@ -125,9 +126,12 @@ def _torch() -> dict[str, Any]:
         "cuda_available": torch.cuda.is_available(),
     }
     # Import it here: importing bridge.torch takes as long as everything else together.
-    from bridge.torch._adapter import nodes
-
-    facts["autograd_records_calls_in"] = nodes.prospect()
+    try:
+        from bridge.torch._adapter import nodes
+    except ImportError as error:  # a version that bridge does not support
+        facts["why_not"] = str(error)
+    else:
+        facts["autograd_records_calls_in"] = nodes.prospect()
     if torch.cuda.is_available():
         facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return facts
@@ -151,6 +155,10 @@ def _jax() -> dict[str, Any]:
         "xla_flags": os.environ.get("XLA_FLAGS"),
         _OTHER_CLIENT: os.environ.get(_OTHER_CLIENT),
     }
+    try:
+        need("bridge.jax", "jax")
+    except ImportError as error:  # a version that bridge does not support
+        facts["why_not"] = str(error)
     return facts
 
 
