@@ -106,8 +106,8 @@ Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t co
       continue;
     }
     // The descriptor is known: finding it by name costs more than reading it.
-    const int required = is_true(
-        descriptor_get(frontend.requires_grad)(frontend.requires_grad, operands[i], type));
+    const int required =
+        is_true(descriptor_get(frontend.requires_grad)(frontend.requires_grad, operands[i], type));
     if (required < 0) return Watch::error;
     recorded = required > 0;
   }
