@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .PHONY: all demo test check lint check-cpp check-cuda check-package check-faults exhaustive versions \
-  soak bench scaling site show-generated lock clean
+  wheels try-wheels soak bench scaling site show-generated lock clean
 all: $(VENV)/.nodes
 
 # The lock names all that is needed, so that pip has nothing to resolve; torch is the machine's build.
@@ -95,6 +95,16 @@ exhaustive: $(VENV)/.nodes
 # their own; gigabytes, and most of an hour each. PAIR is one of them: oldest, newest.
 versions: $(VENV)/.installed
 	$(BIN)/python scripts/check_versions.py $(PAIR)
+
+# Wheels for manylinux_2_28 in build/wheels/dist: CPython 3.11, and 3.12 and newer, for x86-64 and
+# aarch64. Most of an hour. CUDA=1 builds bridge-ops-cuda13 instead, with nvcc.
+wheels: $(VENV)/.installed
+	$(BIN)/python scripts/build_wheels.py $(if $(CUDA),--cuda)
+
+# Installs them where there is no compiler, with no framework, one, and both, in gigabytes of
+# environments, and builds the source archive. ENVIRONMENTS names some of them.
+try-wheels: $(VENV)/.installed
+	$(BIN)/python scripts/try_wheels.py $(ENVIRONMENTS)
 
 # The tests with several processes, twenty times or TIMES: a flake anywhere ends it.
 TIMES ?= 20

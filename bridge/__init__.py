@@ -6,9 +6,7 @@ neither framework.
 
 from __future__ import annotations
 
-import functools
 import importlib
-import importlib.util
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +20,8 @@ except ImportError as error:
         "bridge's native module is missing: this is the source folder, not an installed package. "
         "Run `make` or `pip install -e .` first, or leave the source folder."
     ) from error
+
+from bridge import _cuda_files as _cuda_files
 
 logging.getLogger("bridge").addHandler(logging.NullHandler())
 
@@ -86,18 +86,11 @@ def __getattr__(name: str) -> Any:
     return globals()[name]
 
 
-@functools.cache
-def _find_cuda_library() -> bool:
-    """Tells the native module where the CUDA library lies, if it was built."""
-    spec = importlib.util.find_spec("bridge._native")
-    if spec is None or spec.origin is None:
-        return False
-    from pathlib import Path
-
-    library = Path(spec.origin).with_name("libbridge_cuda.so")
-    if library.exists():
-        _native.set_cuda_library_path(str(library))
-    return library.exists()
+def _find_cuda_library() -> None:
+    """Tells the native module where the CUDA library lies, or why there is none."""
+    folder, why = _cuda_files.find()
+    path = "" if folder is None else str(folder / _cuda_files.LIBRARY)
+    _native.set_cuda_library_path(path, why)
 
 
 _find_cuda_library()
@@ -110,7 +103,7 @@ def build_info() -> dict[str, Any]:
     `[]` without CUDA); `cpu_isas` (instruction sets compiled in, strongest first); `cpu_isa` (the
     one in use); `compiler`; `ffi_api` (version of the XLA FFI headers).
     """
-    info: dict[str, Any] = {"version": __version__, "cuda": _find_cuda_library()}
+    info: dict[str, Any] = {"version": __version__, "cuda": _cuda_files.find()[0] is not None}
     why = _native.cuda_unavailable()
     info["cuda_archs"] = [] if why else _native.cuda_archs().split(",")
     if why:

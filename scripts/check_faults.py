@@ -28,6 +28,8 @@ from planted_faults import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parent.parent
 SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+# The native module of a build; Python 3.12 and newer have the stable ABI's.
+MODULES = (f"_native{SUFFIX}", "_native.abi3.so")
 UNSEEN = "all tests passed"
 
 
@@ -45,7 +47,7 @@ class Build:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.module = folder / f"_native{SUFFIX}"
+        self.module = next(folder / name for name in MODULES if (folder / name).exists())
         self.commands = self._ninja("commands", "_native").splitlines()
         self.sources: dict[str, set[Path]] = {}
         for entry in self._ninja("deps").strip().split("\n\n"):
@@ -153,10 +155,10 @@ class Tree:
 
 def find_build() -> Path:
     """Returns the folder in which the installed module was built."""
-    found = sorted(ROOT.glob(f"build/cp*-cp*-*/_native{SUFFIX}"))
+    found = [path for name in MODULES for path in ROOT.glob(f"build/cp*-*/{name}")]
     if not found:
         sys.exit("check_faults: nothing is built yet (make)")
-    return found[-1].parent
+    return found[0].parent
 
 
 def main() -> int:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import platform
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,7 @@ from bridge.catalogue.softmax_programs import (
     jacobian_program,
     softmax_program,
 )
+from bridge.cli.info import usable_isas
 from bridge.lang import philox
 from bridge.ops import PROGRAM, ProgramParams
 from bridge.ops.traced import traced
@@ -298,3 +302,18 @@ def test_tensor_without_memory() -> None:
     ):
         with pytest.raises(ValueError, match="no memory"):
             _native.run(op, operands, (out,), attributes, 1, allocate, *words)
+
+
+# Names of /proc/cpuinfo for what x86-64-v3 and x86-64-v4 add.
+V3 = {"abm", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "popcnt"}
+V4 = {"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="aarch64 has one instruction set")
+def test_the_instruction_sets_are_those_that_the_kernel_sees() -> None:
+    """Compilers' own tests of the processor answer "no" to everything with some runtimes."""
+    flags = re.search(r"^flags\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    assert flags is not None
+    found = {*flags[1].split()}
+    expected = ["x86-64-v4"] * (found >= V3 | V4) + ["x86-64-v3"] * (found >= V3) + ["x86-64"]
+    assert usable_isas() == expected

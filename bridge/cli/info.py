@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import bridge
-from bridge import _native
+from bridge import _cuda_files, _native
+from bridge._installed import need
 from bridge.cli import machine
 
 # Words of JSON's keys that the text writes in another way.
@@ -89,7 +90,7 @@ def collect() -> dict[str, dict[str, Any]]:
         },
         "torch": _torch(),
         "jax": _jax(),
-        "cuda": _cuda(build),
+        "cuda": _cuda(),
         "allocators": _allocators(),
         "memory": _memory(),
     }
@@ -125,9 +126,12 @@ def _torch() -> dict[str, Any]:
         "cuda_available": torch.cuda.is_available(),
     }
     # Import it here: importing bridge.torch takes as long as everything else together.
-    from bridge.torch._adapter import nodes
-
-    facts["autograd_records_calls_in"] = nodes.prospect()
+    try:
+        from bridge.torch._adapter import nodes
+    except ImportError as error:  # a version that bridge does not support
+        facts["why_not"] = str(error)
+    else:
+        facts["autograd_records_calls_in"] = nodes.prospect()
     if torch.cuda.is_available():
         facts["devices"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return facts
@@ -151,6 +155,10 @@ def _jax() -> dict[str, Any]:
         "xla_flags": os.environ.get("XLA_FLAGS"),
         _OTHER_CLIENT: os.environ.get(_OTHER_CLIENT),
     }
+    try:
+        need("bridge.jax", "jax")
+    except ImportError as error:  # a version that bridge does not support
+        facts["why_not"] = str(error)
     return facts
 
 
@@ -202,12 +210,13 @@ def _preallocates() -> bool:
     return wanted and os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default") != "platform"
 
 
-def _cuda(build: dict[str, Any]) -> dict[str, Any]:
-    facts: dict[str, Any] = {"usable": bridge.has_cuda(), "devices": _native.cuda_device_count()}
+def _cuda() -> dict[str, Any]:
+    why = _cuda_files.why_not()
+    facts: dict[str, Any] = {"usable": why is None, "devices": _native.cuda_device_count()}
     driver = Path("/proc/driver/nvidia/version")
     facts["driver"] = driver.read_text().splitlines()[0] if driver.exists() else None
     if not facts["usable"]:
-        facts["why_not"] = build.get("cuda_unavailable") or "no device answers"
+        facts["why_not"] = why
     return facts
 
 

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import bridge
+from bridge import _cuda_files
 from bridge._installed import VERSIONS
 from bridge.cli.errors import CommandError
 
@@ -94,8 +95,7 @@ def require_cuda() -> None:
     CommandError: if bridge finds no CUDA device.
     """
     if not bridge.has_cuda():
-        why = bridge.build_info().get("cuda_unavailable", "no device answers")
-        raise CommandError(f"--device cuda: {why}")
+        raise CommandError(f"--device cuda: {_cuda_files.why_not()}")
 
 
 def load(doubtful: str) -> tuple[float, list[str]]:

@@ -1,6 +1,6 @@
 """CUDA kernels compiled ahead of time, by the build: the programs that training calls first.
 
-They lie in an archive beside the native module; cmake/write_ahead_of_time.py writes their sources.
+They lie in an archive beside the CUDA library; cmake/write_ahead_of_time.py writes their sources.
 The thread that calls the first program on a device adds all of them to it at once. Loading code may
 wait for the device. At a later time that could be for ever, beside a collective that itself waits
 for work this thread has yet to launch. Loading works during the capture of a stream: the library
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bridge import _native
+from bridge import _cuda_files, _native
 from bridge.lang.bytecode import HEADER_WORDS
 from bridge.lang.dtypes import NUMBERS
 
@@ -67,7 +67,10 @@ def key_of(words: bytes, dtypes: Sequence[int], free: Sequence[int]) -> Key:
 
 
 def _archive() -> Path:
-    return Path(_native.__file__).with_name(ARCHIVE)
+    folder, why = _cuda_files.find()
+    if folder is None:
+        raise FileNotFoundError(why)
+    return folder / ARCHIVE
 
 
 @functools.cache

@@ -8,7 +8,7 @@
 namespace bridge::bindings {
 namespace {
 
-std::string library_path;
+std::string library_path, no_library;
 
 struct Loaded {
   CudaLibrary library;
@@ -26,7 +26,7 @@ bool find(void* handle, const char* name, Function* function, std::string* why) 
 Loaded load() {
   Loaded loaded;
   if (library_path.empty()) {
-    loaded.why = "bridge was built without CUDA";
+    loaded.why = no_library;
     return loaded;
   }
   void* handle = dlopen(library_path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -58,7 +58,10 @@ uint64_t bit_of(int32_t device) {
 
 }  // namespace
 
-void set_cuda_library_path(const std::string& path) { library_path = path; }
+void set_cuda_library_path(const std::string& path, const std::string& why) {
+  library_path = path;
+  no_library = why;
+}
 
 const CudaLibrary* cuda_library(std::string* why) {
   static const Loaded loaded = load();

@@ -32,10 +32,11 @@ bool is_cuda_prepared(int32_t device);
 // Does the same for every device that is in use by now.
 void prepare_cuda();
 
-// Sets the path of the library file. The Python package calls it once, at import.
-void set_cuda_library_path(const std::string& path);
+// Sets the path of the library file; if it is empty, `why` says why there is none. The Python
+// package calls it once, at import.
+void set_cuda_library_path(const std::string& path, const std::string& why);
 
-// Returns nullptr if the library was not built or cannot be opened, with the reason in *why.
+// Returns nullptr if there is no library or it cannot be opened, with the reason in *why.
 const CudaLibrary* cuda_library(std::string* why);
 
 }  // namespace bridge::bindings

@@ -196,7 +196,7 @@ NB_MODULE(_native, m) {
   });
   m.def("forget_generated", &forget_generated);
   m.def("cuda_arch", &cuda_arch, nb::arg("device"));
-  m.def("set_cuda_library_path", &bp::set_cuda_library_path);
+  m.def("set_cuda_library_path", &bp::set_cuda_library_path, nb::arg("path"), nb::arg("why") = "");
   m.def("cuda_unavailable", [] {
     std::string why;
     return bp::cuda_library(&why) == nullptr ? why : std::string();

@@ -5,30 +5,50 @@
 
 #include <atomic>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "cpu/error.h"
 
 namespace bridge {
 namespace {
 
-// The builtins read cpuid and check that the operating system saves the wide registers.
 #if defined(__x86_64__)
 
 const char* const kNames[] = {"x86-64-v4", "x86-64-v3", "x86-64", nullptr};
 
-bool has_v3() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("lzcnt") &&
-         __builtin_cpu_supports("movbe") && __builtin_cpu_supports("popcnt");
-}
+// The answers of cpuid that name the features of both sets, and the registers that the operating
+// system saves (xgetbv). The compilers' own tests answer "no" to everything with some runtimes.
+struct Features {
+  unsigned basic = 0;     // leaf 1, ecx
+  unsigned wide = 0;      // leaf 7, ebx
+  unsigned extended = 0;  // leaf 0x80000001, ecx
+  unsigned saved = 0;     // extended control register 0
+
+  Features() {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    if (__get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0) basic = ecx;
+    if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0) wide = ebx;
+    if (__get_cpuid(0x80000001, &eax, &ebx, &ecx, &edx) != 0) extended = ecx;
+    constexpr unsigned kSaves = 1U << 27;  // xgetbv is there
+    if ((basic & kSaves) != 0) __asm__("xgetbv" : "=a"(saved), "=d"(edx) : "c"(0));
+  }
+};
+
+bool has(unsigned bits, unsigned wanted) { return (bits & wanted) == wanted; }
 
 bool is_supported(int isa) {
-  __builtin_cpu_init();
-  if (isa == 0)
-    return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vl");
-  return isa == 2 || has_v3();
+  static const Features cpu;
+  constexpr unsigned kFma = 1U << 12, kMovbe = 1U << 22, kPopcnt = 1U << 23, kAvx = 1U << 28;
+  constexpr unsigned kF16c = 1U << 29, kBmi = 1U << 3, kAvx2 = 1U << 5, kBmi2 = 1U << 8;
+  constexpr unsigned kLzcnt = 1U << 5, kYmm = 0x6, kZmm = 0xe6;
+  constexpr unsigned kAvx512 = 1U << 16 | 1U << 17 | 1U << 28 | 1U << 30 | 1U << 31;
+  if (isa == 2) return true;
+  const bool has_v3 = has(cpu.basic, kFma | kMovbe | kPopcnt | kAvx | kF16c) &&
+                      has(cpu.wide, kBmi | kAvx2 | kBmi2) && has(cpu.extended, kLzcnt) &&
+                      has(cpu.saved, kYmm);
+  return isa == 1 ? has_v3 : has_v3 && has(cpu.wide, kAvx512) && has(cpu.saved, kZmm);
 }
 
 #else

@@ -21,6 +21,9 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
 inline const char* message_of(cudaError_t error) {
   if (error == cudaSuccess) return nullptr;
   cudaGetLastError();
+  if (error == cudaErrorNoKernelImageForDevice) {
+    return "no kernel is compiled for this GPU (`python -m bridge info` says for which)";
+  }
   return cudaGetErrorString(error);
 }
 

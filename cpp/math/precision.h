@@ -26,9 +26,9 @@ struct Double {
 template <class Precision>
 constexpr bool is_for_16_bits = false;
 template <>
-constexpr bool is_for_16_bits<SingleForFloat16> = true;
+inline constexpr bool is_for_16_bits<SingleForFloat16> = true;
 template <>
-constexpr bool is_for_16_bits<SingleForBfloat16> = true;
+inline constexpr bool is_for_16_bits<SingleForBfloat16> = true;
 
 // The precision of a call whose operands all have type T.
 template <class T>

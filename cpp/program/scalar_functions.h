@@ -40,11 +40,11 @@ BRIDGE_HD Real truth(bool condition) {
 // Returns NaN if either is NaN, and `a` if they are equal.
 template <class Real>
 BRIDGE_HD Real smaller_of(Real a, Real b) {
-  return (a <= b) | (a != a) ? a : b;
+  return ((a <= b) | (a != a)) ? a : b;
 }
 template <class Real>
 BRIDGE_HD Real larger_of(Real a, Real b) {
-  return (a >= b) | (a != a) ? a : b;
+  return ((a >= b) | (a != a)) ? a : b;
 }
 
 // Returns `x` rounded to T, as if it were read back from an array of T.

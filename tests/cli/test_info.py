@@ -9,6 +9,8 @@ import sys
 import pytest
 
 import bridge
+from bridge._installed import VERSIONS
+from bridge.cli import info
 from bridge.cli.main import main
 
 
@@ -44,6 +46,18 @@ def test_info_says_how_calls_are_recorded(said, tmp_path, monkeypatch):
     monkeypatch.setenv("BRIDGE_CACHE_DIR", str(tmp_path))
     assert python("-c", code).stdout.startswith("Python (")
     assert not list(tmp_path.glob("*.so"))
+
+
+def test_info_says_that_a_framework_is_too_old(monkeypatch):
+    """It is run where something is wrong, and must not fail itself."""
+    pytest.importorskip("jax")
+    monkeypatch.setitem(VERSIONS, "jax", ">=99.1,<100")
+    assert "bridge.jax needs jax>=99.1,<100, and jax" in info._jax()["why_not"]
+    monkeypatch.undo()
+    assert "why_not" not in info._jax()
+    pytest.importorskip("torch")
+    monkeypatch.setitem(sys.modules, "bridge.torch._adapter", None)
+    assert "why_not" in info._torch()
 
 
 def test_info_as_a_table(capsys, monkeypatch):

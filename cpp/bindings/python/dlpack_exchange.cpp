@@ -1,5 +1,7 @@
 #include "bindings/python/dlpack_exchange.h"
 
+#include "bindings/python/stable_abi.h"
+
 namespace bridge::bindings {
 namespace {
 
@@ -100,7 +102,7 @@ const DLPackExchangeAPI* exchange_table(PyTypeObject* type) {
     Py_DECREF(capsule);
   }
   if (used < 16) {
-    Py_INCREF(type);
+    Py_INCREF(reinterpret_cast<PyObject*>(type));
     cache[used++] = {type, table};
   }
   return table;
@@ -131,8 +133,7 @@ bool Borrowed::read_by_table(PyObject* object, const DLPackExchangeAPI* table, O
 bool Borrowed::read_by_method(PyObject* object, Operand* operand) {
   PyObject* method = PyObject_GetAttrString(object, "__dlpack__");
   if (method == nullptr) {
-    PyErr_Format(PyExc_TypeError, "expected a tensor with __dlpack__, got %s",
-                 Py_TYPE(object)->tp_name);
+    raise_unexpected("a tensor with __dlpack__", object);
     return false;
   }
   // A versioned capsule tells if the memory may be written. Older producers do not know the
@@ -164,8 +165,7 @@ bool Borrowed::read_by_method(PyObject* object, Operand* operand) {
     auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule_, "dltensor"));
     return describe_with_stream(managed->dl_tensor, Py_TYPE(object), operand);
   }
-  PyErr_Format(PyExc_TypeError, "%s.__dlpack__() returned no DLPack capsule",
-               Py_TYPE(object)->tp_name);
+  raise_unexpected("a DLPack capsule from __dlpack__()", capsule_);
   return false;
 }
 

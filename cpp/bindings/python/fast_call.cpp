@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "bindings/python/handles.h"
+#include "bindings/python/kernel_type.h"
 #include "bindings/python/python_call.h"
 
 namespace bridge::bindings {
@@ -263,7 +264,7 @@ PyObject* fast_write(PyObject* object, PyObject* const* objects, Py_ssize_t coun
 
 int fast_run(PyObject* object, TorchTensor* const* operands, size_t count, bool watched,
              TorchTensor** tensors) {
-  if (PyVectorcall_Function(object) != fast_call || count == 0) return -1;
+  if (!is_kernel(object) || count == 0) return -1;
   const auto& self = *reinterpret_cast<Kernel*>(object);
   Given given(self.frontend);
   const bool is_ours =

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "bindings/python/stable_abi.h"
+
 namespace bridge::bindings {
 namespace {
 
@@ -22,6 +24,7 @@ PyObject* ask(PyObject* function) {
 
 // Calls an unbound method in the same way.
 PyObject* ask(PyObject* method, PyObject* tensor) {
+#ifndef Py_LIMITED_API  // which does not show the function of a descriptor
   if (Py_IS_TYPE(method, &PyMethodDescr_Type)) {
     const auto* descriptor = reinterpret_cast<PyMethodDescrObject*>(method);
     if (descriptor->d_method->ml_flags == METH_NOARGS &&
@@ -29,6 +32,7 @@ PyObject* ask(PyObject* method, PyObject* tensor) {
       return descriptor->d_method->ml_meth(tensor, nullptr);
     }
   }
+#endif
   return PyObject_CallOneArg(method, tensor);
 }
 
@@ -102,8 +106,8 @@ Watch who_watches(const Frontend& frontend, PyObject* const* operands, size_t co
       continue;
     }
     // The descriptor is known: finding it by name costs more than reading it.
-    const int required = is_true(
-        Py_TYPE(frontend.requires_grad)->tp_descr_get(frontend.requires_grad, operands[i], type));
+    const int required =
+        is_true(descriptor_get(frontend.requires_grad)(frontend.requires_grad, operands[i], type));
     if (required < 0) return Watch::error;
     recorded = required > 0;
   }
@@ -149,10 +153,12 @@ bool read_frontend(PyObject* tuple, Frontend* frontend) {
     PyErr_Format(PyExc_ValueError, "frontend: expected a tuple of %zd", kFrontendSize);
     return false;
   }
-  std::memcpy(frontend, &PyTuple_GET_ITEM(tuple, 0), sizeof *frontend);
+  PyObject* fields[kFrontendSize];
+  for (Py_ssize_t i = 0; i < kFrontendSize; ++i) fields[i] = PyTuple_GET_ITEM(tuple, i);
+  std::memcpy(frontend, fields, sizeof *frontend);
   if (!PyTuple_Check(frontend->types) || !PyTuple_Check(frontend->states) ||
       !PyDict_Check(frontend->forward_levels) || !PyDict_Check(frontend->profiler) ||
-      Py_TYPE(frontend->requires_grad)->tp_descr_get == nullptr) {
+      descriptor_get(frontend->requires_grad) == nullptr) {
     PyErr_SetString(PyExc_TypeError,
                     "frontend: types and states are tuples, forward_levels and profiler dicts, "
                     "requires_grad a descriptor");

@@ -1,6 +1,7 @@
 #include "bindings/python/handles.h"
 
 #include "bindings/python/kept_tensor.h"
+#include "bindings/python/stable_abi.h"
 
 namespace bridge::bindings {
 namespace {

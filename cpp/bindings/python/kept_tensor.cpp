@@ -3,6 +3,7 @@
 #include <new>
 
 #include "bindings/python/dlpack_exchange.h"
+#include "bindings/python/stable_abi.h"
 #include "cpu/kept_memory.h"
 
 namespace bridge::bindings {

@@ -9,6 +9,7 @@
 
 #include "bindings/python/fast_call.h"
 #include "bindings/python/python_call.h"
+#include "bindings/python/stable_abi.h"
 
 namespace bridge::bindings {
 namespace {
@@ -91,7 +92,7 @@ PyObject* create(PyTypeObject* type, PyObject* arguments, PyObject*) {
   if (!PyArg_ParseTuple(arguments, "sO", &name, &frontend)) return nullptr;
   Frontend fields;
   if (!require_op(name) || !read_frontend(frontend, &fields)) return nullptr;
-  auto* self = reinterpret_cast<Kernel*>(type->tp_alloc(type, 0));
+  auto* self = reinterpret_cast<Kernel*>(PyType_GenericAlloc(type, 0));
   if (self == nullptr) return nullptr;
   self->vectorcall = fast_call;
   self->frontend_tuple = Py_NewRef(frontend);
@@ -134,8 +135,8 @@ void destroy(PyObject* object) {
   clear(object);
   delete self->variants;
   Py_XDECREF(self->frontend_tuple);
-  type->tp_free(object);
-  Py_DECREF(type);
+  PyObject_GC_Del(object);
+  Py_DECREF(reinterpret_cast<PyObject*>(type));
 }
 
 PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
@@ -169,15 +170,18 @@ PyType_Slot kSlots[] = {
 PyType_Spec kSpec = {"bridge._native.Kernel", sizeof(Kernel), 0,
                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, kSlots};
 
+PyObject* kKernelType;
+
 }  // namespace
+
+bool is_kernel(PyObject* object) {
+  return reinterpret_cast<PyObject*>(Py_TYPE(object)) == kKernelType;
+}
 
 bool add_kernel_type(PyObject* module) {
   if (!prepare_frontend() || !prepare_fast_call()) return false;
-  PyObject* type = PyType_FromSpec(&kSpec);
-  if (type == nullptr) return false;
-  const int status = PyModule_AddObjectRef(module, "Kernel", type);
-  Py_DECREF(type);
-  return status == 0;
+  kKernelType = PyType_FromSpec(&kSpec);
+  return kKernelType != nullptr && PyModule_AddObjectRef(module, "Kernel", kKernelType) == 0;
 }
 
 }  // namespace bridge::bindings

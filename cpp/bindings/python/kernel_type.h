@@ -6,6 +6,9 @@
 
 namespace bridge::bindings {
 
+// Returns true for an object of this type, which has no subclasses.
+bool is_kernel(PyObject* object);
+
 // Returns false with a Python exception set.
 bool add_kernel_type(PyObject* module);
 

@@ -7,6 +7,7 @@
 
 #include "bindings/cuda_library.h"
 #include "bindings/python/openmp.h"
+#include "bindings/python/stable_abi.h"
 #include "bindings/python/tensors.h"
 #include "program/interpreter.h"
 

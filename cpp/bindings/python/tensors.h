@@ -4,11 +4,13 @@
 
 #include <Python.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <new>
 
 #include "bindings/calls/operand.h"
 #include "bindings/python/dlpack_exchange.h"
+#include "bindings/python/stable_abi.h"
 #include "bindings/torch/function_table.h"
 
 namespace bridge::bindings {
@@ -56,10 +58,15 @@ class Tensors {
 
   bool read(PyObject* tuple) {
     if (!PyTuple_Check(tuple)) {
-      PyErr_Format(PyExc_TypeError, "expected a tuple of tensors, got %s", Py_TYPE(tuple)->tp_name);
+      raise_unexpected("a tuple of tensors", tuple);
       return false;
     }
-    return read(&PyTuple_GET_ITEM(tuple, 0), static_cast<size_t>(PyTuple_GET_SIZE(tuple)));
+    PyObject* objects[kCapacity];
+    const auto count = static_cast<size_t>(PyTuple_GET_SIZE(tuple));
+    for (size_t i = 0; i < std::min(count, kCapacity); ++i) {
+      objects[i] = PyTuple_GET_ITEM(tuple, static_cast<Py_ssize_t>(i));
+    }
+    return read(objects, count);
   }
 
   size_t size() const { return held_; }

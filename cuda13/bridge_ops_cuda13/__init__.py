@@ -1,0 +1,1 @@
+"""The folder of bridge's CUDA kernels; `bridge` finds them here."""
