@@ -101,6 +101,11 @@ class CastMLP(MLP):
         return super().__call__(x).astype(x.dtype)
 
 
+class RecomputedMLP(MLP):
+    def gated(self, x: jax.Array) -> jax.Array:
+        return jax.checkpoint(lambda gate, up: self.act_fn(gate) * up)(self.gate(x), self.up(x))
+
+
 def straight_through(x: jax.Array) -> jax.Array:
     return x + jax.lax.stop_gradient(nnx.gelu(x) - x)
 
@@ -132,6 +137,11 @@ def test_layers_with_derivatives_of_their_own_are_left(make: Any) -> None:
     report = replace(nnx.List([make()]))
     assert not report.done
     assert report.left == {"0": DERIVATIVES}
+
+
+def test_layers_that_recompute_values_are_left() -> None:
+    report = replace(nnx.List([RecomputedMLP()]))
+    assert report.left == {"0": "it recomputes values inside, as by jax.checkpoint"}
 
 
 @pytest.mark.parametrize("function", [straight_through, clipping], ids=["through", "clipping"])

@@ -29,8 +29,11 @@ TOLERANCES = {"float32": 2e-5, "bfloat16": 2.0**-6}
 ELSE = "it computes something else"
 _FAILED = "trying it failed: {}: {}"
 _NONE = types.SimpleNamespace()
+_RECOMPUTES = "it recomputes values inside, as by jax.checkpoint"
 _INSIDE = {
     "name": "it names values inside, as for a checkpoint policy",
+    "checkpoint": _RECOMPUTES,
+    "remat2": _RECOMPUTES,  # the same in another version of JAX
     "sharding_constraint": "it constrains the sharding of values inside",
 }
 _SCALES = np.array([1e-6, 1e-3, 1.0, 1.0, 30.0, 30.0])
@@ -170,7 +173,7 @@ def _besides_numbers(trial: _Trial, function: Callable[..., Any]) -> str:
     jaxpr = jax.make_jaxpr(run)(*operands)
     if jaxpr.effects:
         return "its call has effects, such as jax.debug.print"
-    found = re.search(r"\b(name|sharding_constraint)\[", str(jaxpr))
+    found = re.search(r"\b(name|checkpoint|remat2|sharding_constraint)\[", str(jaxpr))
     return _INSIDE[found[1]] if found else ""
 
 
