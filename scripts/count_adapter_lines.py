@@ -85,6 +85,7 @@ BESIDES = {
     "jax/_ops/nnx_gates.py": "modules of gated units",
     "jax/_ops/nnx_norms.py": "modules of norms",
     "jax/_replaced/trial.py": "trials of a layer on random rows",
+    "jax/_replaced/settings.py": "the settings that a trial holds for",
     "jax/_replaced/norm_forms.py": "the forms of norms",
     "jax/_replaced/mlp_forms.py": "the forms of MLPs",
     "jax/_replaced/function_forms.py": "the forms of activations and losses",

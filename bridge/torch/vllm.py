@@ -52,7 +52,7 @@ def rms_norm(out: Tensor, input: Tensor, weight: Tensor | None, epsilon: float) 
     Raises:
       TypeError, ValueError: as `bridge.torch.rms_norm`, or `out` has another shape.
     """
-    if weight is None or weight.dtype == input.dtype == out.dtype:
+    if out.dtype == input.dtype and (weight is None or weight.dtype == input.dtype):
         _rms_norm(input, weight, eps=epsilon, out=out)
     else:
         _write("rms_norm", "out", out, _rms_norm(input, weight, eps=epsilon))
@@ -70,8 +70,25 @@ def fused_add_rms_norm(
       epsilon: a positive number.
 
     Raises:
-      TypeError, ValueError: as `bridge.torch.rms_norm`.
+      TypeError, ValueError: as `bridge.torch.rms_norm`, or a tensor to write into is expanded.
+      RuntimeError: a tensor requires gradients while they are enabled. Nothing is written then.
     """
+    for name, each in (("input", input), ("residual", residual), ("weight", weight)):
+        if each is None:
+            continue
+        if each.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(
+                f"fused_add_rms_norm: {name} requires gradients, expected torch.no_grad() or a "
+                "detached tensor: the function has no derivatives"
+            )
+        is_expanded = any(
+            n > 1 and not step for n, step in zip(each.shape, each.stride(), strict=True)
+        )
+        if is_expanded and each is not weight:
+            raise ValueError(
+                f"fused_add_rms_norm: {name} is expanded, with strides {list(each.stride())}, "
+                "expected memory of its own for each element"
+            )
     y, h = _rms_norm(input, weight, residual, eps=epsilon)
     input.copy_(y)
     residual.copy_(h)
@@ -108,6 +125,8 @@ def log_softmax(input: Tensor, dim: int = -1) -> Tensor:
 
 
 def _write(function: str, name: str, out: Tensor, result: Tensor) -> None:
+    if out.dtype not in _FLOATING:  # copy_ would truncate
+        raise TypeError(f"{function}: {name} has dtype {out.dtype}, expected a floating-point one")
     if out.shape != result.shape:  # copy_ would broadcast
         raise ValueError(
             f"{function}: {name} has shape {list(out.shape)}, expected {list(result.shape)}"

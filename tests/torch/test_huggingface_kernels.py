@@ -93,6 +93,8 @@ def test_layers_keep_the_rules_of_the_hub(repository: Path) -> None:
 def test_where_it_may_be_written(tmp_path: Path, repository: Path) -> None:
     names = huggingface.write_kernels(str(repository))  # again
     assert huggingface.write_kernels(tmp_path / "a" / "b") == names
+    (tmp_path / "begun" / "build" / "torch-cpu").mkdir(parents=True)
+    assert huggingface.write_kernels(tmp_path / "begun") == names
     other, file = tmp_path / "other", tmp_path / "file"
     other.mkdir()
     (other / "mine.txt").write_text("x")

@@ -92,6 +92,29 @@ def test_wrong_arguments(draw: Any) -> None:
     assert_same_bits(bvllm.log_softmax(x, 1), bt.log_softmax(x))
 
 
+def test_a_refused_sum_writes_nothing(draw: Any) -> None:
+    x, residual = draw(3, 9, dtype=torch.float32), draw(3, 9, dtype=torch.float32)
+    before, expanded = x.clone(), draw(1, 9, dtype=torch.float32).expand(3, 9)
+    with pytest.raises(ValueError, match=r"residual is expanded, with strides \[0, 1\], expected"):
+        bvllm.fused_add_rms_norm(x, expanded, None, 1e-5)
+    weight = torch.nn.Parameter(torch.ones(9))
+    for given in ((x, residual.clone().requires_grad_(), None), (x, residual, weight)):
+        with pytest.raises(RuntimeError, match=r"requires gradients, expected torch\.no_grad"):
+            bvllm.fused_add_rms_norm(*given, 1e-5)
+    assert_same_bits(x, before)
+    with torch.no_grad():
+        bvllm.fused_add_rms_norm(x, residual, weight, 1e-5)
+    assert not x.requires_grad
+
+
+def test_results_of_another_dtype(draw: Any) -> None:
+    x, out = draw(3, 9, dtype=torch.float32), torch.empty(3, 9, dtype=torch.bfloat16)
+    bvllm.rms_norm(out, x, None, 1e-5)
+    assert_same_bits(out, bt.rms_norm(x, eps=1e-5).bfloat16())
+    with pytest.raises(TypeError, match=r"out has dtype torch\.int32, expected a floating-point"):
+        bvllm.rms_norm(out.int(), x, None, 1e-5)
+
+
 def test_without_vllm_register_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ModuleNotFoundError, match=r"register needs vllm with .*: pip install vllm"):

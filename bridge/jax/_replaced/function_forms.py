@@ -41,8 +41,8 @@ class FunctionByBridge:
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         arrays = arrays_of_call(self.original, 0, self.form.count, given, named)
-        if arrays is None:
-            return self.original(*given, **named)
+        if arrays is None or any(x.shape != arrays[0].shape[:-1] for x in arrays[1:]):
+            return self.original(*given, **named)  # such as labels that broadcast
         return self.form.run(None, *arrays)
 
 
@@ -129,6 +129,9 @@ def _loss(
         # JAX counts negative columns from the end; none of these is −100 then.
         wraps = labels < 0
         wraps = wraps & (labels != -100) if ignores else wraps
-        labels = jnp.where(wraps, labels + logits.shape[-1], labels)
+        wide = labels.astype(jnp.promote_types(labels.dtype, jnp.int32))
+        wrapped = wide + logits.shape[-1]
+        # One that is out of range must not become the label to ignore.
+        labels = jnp.where(wraps, jnp.where(wrapped == -100, -101, wrapped), wide)
     y = cross_entropy(logits, labels, reduction=reduction)
     return y.astype(logits.dtype) if keeps_dtype else y

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -41,23 +42,34 @@ def _form(layer: nnx.Module, parts: tuple[str, ...]) -> Form | str:
     paths = [path for path, _ in nnx.to_flat_state(_parameters(layer))]
     if any(str(path[0]) not in parts for path in paths):
         return "it has other parameters than those of its projections"
-    dropouts = [n for n, child in vars(layer).items() if isinstance(child, nnx.Dropout)]
-    forms = [
-        Form(
-            f"glu, {activation}",
-            _gated,
-            (("parts", parts), ("activation", activation), ("dropouts", pair)),
-        )
-        for pair in ((None, None), *((n, None) for n in dropouts), *((None, n) for n in dropouts))
-        for activation in ACTIVATIONS
-    ]
+    dropouts = tuple(n for n, child in vars(layer).items() if isinstance(child, nnx.Dropout))
+    # The activation first, without dropout: a program with all pairs would be large.
+    forms = [_form_of(parts, activation, (None, None), dropouts) for activation in ACTIVATIONS]
+    found = _tried(layer, parts, 0.0, forms)
+    if isinstance(found, str) or not dropouts:
+        return found
+    activation = dict(found.constants)["activation"]
+    pairs = itertools.product((None, *dropouts), repeat=2)
+    forms = [_form_of(parts, activation, pair, dropouts) for pair in pairs]
+    return _tried(layer, parts, 0.5, forms)
+
+
+def _form_of(parts: Any, activation: str, pair: Any, dropouts: tuple[str, ...]) -> Form:
+    constants = (("parts", parts), ("activation", activation), ("dropouts", pair))
+    return Form(f"glu, {activation}", _gated, constants, parts=(*parts, *dropouts))
+
+
+def _tried(layer: nnx.Module, parts: Any, rate: float, forms: list[Form]) -> Form | str:
     arguments = {dtype: [(rows(_NARROW, dtype)[-1],)] for dtype in TOLERANCES}
-    copies = [_copied(layer, parts, dtype) for dtype in TOLERANCES]
+    copies = [_copied(layer, parts, dtype, rate) for dtype in TOLERANCES]
     return first_alike(copies, arguments, type(layer).__call__, forms)
 
 
-def _copied(layer: nnx.Module, parts: tuple[str, ...], dtype: str) -> nnx.Module:
-    """Returns a copy of a layer with small random projections."""
+def _copied(layer: nnx.Module, parts: tuple[str, ...], dtype: str, rate: float) -> nnx.Module:
+    """Returns a copy of a layer with small random projections, and dropouts of this rate.
+
+    The layer's own rate may be 0 until training.
+    """
     copy, zeros = nnx.merge(*nnx.split(layer)), nnx.initializers.zeros
     *first, last = parts
     columns = _WIDE * 2 if parts is _PACKED else _WIDE
@@ -68,15 +80,18 @@ def _copied(layer: nnx.Module, parts: tuple[str, ...], dtype: str) -> nnx.Module
         linear.kernel = nnx.Param(numbers(shape, dtype, seed))
         linear.bias = nnx.Param(numbers(shape[1:], dtype, seed + 10))
         setattr(copy, part, linear)
-    for name, value in vars(layer).items():
-        if isinstance(value, nnx.Dropout) and value.rngs is not None:
-            _with_stream(getattr(copy, name))
+    for seed, (name, value) in enumerate(vars(layer).items()):
+        if isinstance(value, nnx.Dropout):
+            dropout = getattr(copy, name)
+            dropout.rate = rate
+            if value.rngs is not None or not value.rate:
+                _with_stream(dropout, seed)
     return copy
 
 
-def _with_stream(dropout: nnx.Dropout) -> None:
+def _with_stream(dropout: nnx.Dropout, seed: int) -> None:
     """Gives a dropout a stream of its own, which an abstract model lacks."""
-    dropout.rngs = nnx.Rngs(**{dropout.rng_collection: 5})[dropout.rng_collection]
+    dropout.rngs = nnx.Rngs(**{dropout.rng_collection: seed})[dropout.rng_collection]
 
 
 def _gated(

@@ -22,6 +22,7 @@ from bridge.jax._replaced.function_forms import (
 )
 from bridge.jax._replaced.mlp_forms import mlp_form
 from bridge.jax._replaced.norm_forms import has_rows_for_form, norm_form
+from bridge.jax._replaced.settings import settings_of
 from bridge.jax._replaced.trial import Form, arrays_of_call, unseen
 from bridge.replaced import Replaced, names_read_by
 
@@ -206,13 +207,15 @@ def _apply(replaced: Replaced, change: _Change) -> None:
     if attribute is None:
         original: Any = type(owner)
         # A subclass must be a pytree exactly if the original is one.
-        to = _class_by(original, form, not jax.tree_util.all_leaves([owner]))
+        is_pytree = not jax.tree_util.all_leaves([owner])
+        to = _class_by(original, form, is_pytree, settings_of(owner, form.parts))
         _set_class(owner, to)
         replaced._undo.append(functools.partial(_undo_class, name, owner, to, original))
     else:
         function = getattr(owner, attribute)
-        setattr(owner, attribute, FunctionByBridge(function, form))
-        replaced._undo.append(functools.partial(setattr, owner, attribute, function))
+        to = FunctionByBridge(function, form)
+        setattr(owner, attribute, to)
+        replaced._undo.append(functools.partial(_undo_function, name, owner, attribute, to))
     replaced.done[name] = form.name
 
 
@@ -230,19 +233,30 @@ def _undo_class(name: str, layer: Any, to: type, original: type) -> None:
     _set_class(layer, original)
 
 
+def _undo_function(name: str, owner: Any, attribute: str, to: FunctionByBridge) -> None:
+    if getattr(owner, attribute) != to:  # nnx.jit sets an equal one
+        raise RuntimeError(f"{name} has been set since replace: expected the function that it set")
+    setattr(owner, attribute, to.original)
+
+
 class ByBridge:
     """A layer whose call is a form; its class is derived from the original and this one."""
 
     __slots__ = ()  # an object keeps its class's layout
     replaces: Any
     form: Form
+    settings: Any
 
 
-def _call_of(original: Any, form: Form) -> Callable[..., Any]:
+def _call_of(original: Any, form: Form, settings: Any) -> Callable[..., Any]:
     @functools.wraps(original.__call__)
     def __call__(self: Any, *given: Any, **named: Any) -> Any:
         arrays = arrays_of_call(original.__call__, 1, form.count, given, named)
-        if arrays is None or not has_rows_for_form(self):
+        if (
+            arrays is None
+            or not has_rows_for_form(self, arrays[0])
+            or settings_of(self, form.parts) != settings
+        ):
             return original.__call__(self, *given, **named)
         return form.run(self, *arrays)
 
@@ -252,9 +266,9 @@ def _call_of(original: Any, form: Form) -> Callable[..., Any]:
 
 
 @functools.cache
-def _class_by(original: Any, form: Form, is_pytree: bool) -> Any:
-    own = {"replaces": original, "form": form, "is_pytree": is_pytree}
-    own |= {"__module__": original.__module__, "__call__": _call_of(original, form)}
+def _class_by(original: Any, form: Form, is_pytree: bool, settings: Any) -> Any:
+    own = {"replaces": original, "form": form, "is_pytree": is_pytree, "settings": settings}
+    own |= {"__module__": original.__module__, "__call__": _call_of(original, form, settings)}
     kind: Any = type(original)
     return _kind_by(kind)(original.__name__, (original, ByBridge), own, pytree=is_pytree)
 
@@ -268,4 +282,4 @@ def _kind_by(original: type) -> Any:
 
 
 def _reduced(made: Any) -> tuple[Any, ...]:
-    return _class_by, (made.replaces, made.form, made.is_pytree)
+    return _class_by, (made.replaces, made.form, made.is_pytree, made.settings)

@@ -114,9 +114,9 @@ def _norm(
     return y.astype(weight.dtype) if dtype == "weight" and weight is not None else y
 
 
-def has_rows_for_form(layer: Any) -> bool:
-    """True if a layer's own parameters are vectors, as in the trial.
+def has_rows_for_form(layer: Any, x: Any) -> bool:
+    """True if a layer's own parameters are vectors as long as the rows of x, as in the trial.
 
     Layers stacked by `nnx.vmap` have vectors only inside `nnx.scan` or `nnx.vmap`.
     """
-    return all(len(v.shape) == 1 for v in vars(layer).values() if isinstance(v, nnx.Variable))
+    return all(v.shape == x.shape[-1:] for v in vars(layer).values() if isinstance(v, nnx.Variable))

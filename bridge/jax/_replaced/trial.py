@@ -11,6 +11,7 @@ import inspect
 import itertools
 import operator
 import re
+import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,16 +22,24 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from bridge.jax._replaced.settings import MODES
 from bridge.lang.dtypes import FLOATING
 
 TOLERANCES = {"float32": 2e-5, "bfloat16": 2.0**-6}
 ELSE = "it computes something else"
 _FAILED = "trying it failed: {}: {}"
+_NONE = types.SimpleNamespace()
+_RECOMPUTES = "it recomputes values inside, as by jax.checkpoint"
 _INSIDE = {
     "name": "it names values inside, as for a checkpoint policy",
+    "checkpoint": _RECOMPUTES,
+    "remat2": _RECOMPUTES,  # the same in another version of JAX
     "sharding_constraint": "it constrains the sharding of values inside",
 }
-_SCALES = np.array([1e-3, 1.0, 30.0])
+_SCALES = np.array([1e-6, 1e-3, 1.0, 1.0, 30.0, 30.0])
+# Of derivatives, relative to the largest one; they are sums, which cancel.
+_TOLERANCES_OF_DERIVATIVES = {"float32": 1e-3, "bfloat16": 0.1}
+_DERIVATIVES = "its derivatives are not those of its result, as with stop_gradient or a custom rule"
 
 
 @dataclass(frozen=True)
@@ -38,13 +47,14 @@ class Form:
     """A formula: `function(layer, *arrays, **constants)` computes it by the op named `name`.
 
     For a function that is an attribute of a module, `layer` is None. `count` is the number of
-    arrays.
+    arrays, `parts` has the attributes of the layer that are modules which the formula calls.
     """
 
     name: str
     function: Callable[..., Any]
     constants: tuple[tuple[str, Any], ...] = field(default=())
     count: int = 1
+    parts: tuple[str, ...] = ()
 
     def run(self, layer: Any, *given: Any) -> Any:
         return self.function(layer, *given, **dict(self.constants))
@@ -72,7 +82,7 @@ def rows(size: int, dtype: str) -> list[jax.Array]:
     """
     shapes = ((6, size), (3, 2, size))
     arrays = [np.random.default_rng(3).standard_normal(shape) for shape in shapes]
-    scaled = [(x.T * np.repeat(_SCALES, len(x) // 3)).T for x in arrays]
+    scaled = [(x.T * _SCALES[1::2] if len(x) == 3 else x.T * _SCALES).T for x in arrays]
     return [jnp.asarray(x, dtype) for x in scaled]
 
 
@@ -103,42 +113,53 @@ def first_alike(
 ) -> Form | str:
     """Returns the first form that gives the original's results on all trials, or why none does.
 
+    Its derivatives must be the original's, too.
+
     Args:
       copies: copies of the layer, or (None,) for a function.
       arguments: by dtype, the arrays of each call.
       original: called with a copy and the arrays.
     """
+    copies = [*copies]
     trials = [*_trials(copies, arguments)]
+    shaped = [*trials, *_mixed(copies, arguments)]
     try:
         if why := _besides_numbers(trials[0], original):
             return why
-        kinds = [_kinds(trial, original) for trial in trials]
-        candidates = [form for form in forms if _fits(form, trials, kinds)]
+        kinds = [_kinds(trial, original) for trial in shaped]
+        candidates = [form for form in forms if _fits(form, shaped, kinds)]
         expected, found = _results(trials, [original, *(form.run for form in candidates)])
+        bounds = [_bound(*each) for each in zip(trials, expected, strict=True)]
+        for form, results in zip(candidates, found, strict=True):
+            if all(map(_alike, bounds, expected, results)):
+                return form if _have_like_derivatives(trials, original, form) else _DERIVATIVES
     except _ChangedVariables:
         return "its call changes its variables"
     except Exception as error:
         return _FAILED.format(type(error).__name__, (str(error).strip() or "?").splitlines()[0])
-    bounds = [_bound(*each) for each in zip(trials, expected, strict=True)]
-    for form, results in zip(candidates, found, strict=True):
-        if all(map(_alike, bounds, expected, results)):
-            return form
     return ELSE
 
 
 def _trials(copies: Iterable[Any], arguments: dict[str, list[tuple[Any, ...]]]) -> Iterator[_Trial]:
     """Yields copies in training and in evaluation with arguments of a dtype and its name."""
     for copy, (dtype, given) in itertools.product(copies, arguments.items()):
-        if copy is None:
-            yield _Trial(None, dtype, given)
-        elif not any(isinstance(value, nnx.Module) for value in vars(copy).values()):
+        has_modules = any(isinstance(value, nnx.Module) for value in vars(copy or _NONE).values())
+        if has_modules and not {x.dtype.name for x in _floating(copy)} <= {dtype}:
+            continue  # modules inside may be dropouts, and round to x's dtype in other places
+        if not has_modules and not MODES & vars(copy or _NONE).keys():
             yield _Trial(copy, dtype, given)
-        elif {x.dtype.name for x in _floating(copy)} <= {dtype}:
-            # Modules inside may be dropouts, and are tried with weights of x's dtype only.
+        else:
             for mode in ("eval", "train"):
                 each = nnx.clone(copy)
                 getattr(each, mode)()
                 yield _Trial(each, dtype, given)
+
+
+def _mixed(copies: Iterable[Any], arguments: dict[str, list[tuple[Any, ...]]]) -> Iterator[_Trial]:
+    """Yields trials of results' dtypes alone: weights and arguments of any two dtypes."""
+    for copy, dtype in itertools.product(copies, (*arguments, "float16")):
+        given = [(x.astype(dtype), *others) for x, *others in arguments["float32"]]
+        yield _Trial(copy, dtype, given)
 
 
 def _floating(layer: Any) -> list[jax.Array]:
@@ -152,7 +173,7 @@ def _besides_numbers(trial: _Trial, function: Callable[..., Any]) -> str:
     jaxpr = jax.make_jaxpr(run)(*operands)
     if jaxpr.effects:
         return "its call has effects, such as jax.debug.print"
-    found = re.search(r"\b(name|sharding_constraint)\[", str(jaxpr))
+    found = re.search(r"\b(name|checkpoint|remat2|sharding_constraint)\[", str(jaxpr))
     return _INSIDE[found[1]] if found else ""
 
 
@@ -183,6 +204,48 @@ def _results(trials: list[_Trial], functions: list[Callable[..., Any]]) -> tuple
     compiled = jax.jit(run, compiler_options={"xla_backend_optimization_level": 0})
     first, *others = compiled(operands)
     return first, others
+
+
+def _have_like_derivatives(trials: list[_Trial], original: Any, form: Form) -> bool:
+    """Compares the derivatives of each call by its arguments and its parameters."""
+    calls = [
+        _Trial(trial.copy, trial.dtype, [given])
+        for trial in trials
+        for given in trial.given
+        if {"float32"} == {trial.dtype, *(x.dtype.name for x in _floating(trial.copy))}
+    ]
+    runs = [[_pure(call, function) for call in calls] for function in (original, form.run)]
+
+    def run(operands: Any) -> Any:
+        rows = zip(runs, operands, strict=True)
+        return [[_derived(each[0], own) for each, own in zip(*row, strict=True)] for row in rows]
+
+    compiled = jax.jit(run, compiler_options={"xla_backend_optimization_level": 0})
+    for one, other in zip(*compiled([[each[1:] for each in row] for row in runs]), strict=True):
+        result, expected = one
+        if np.isnan(np.asarray(result, np.float64)).any():
+            continue  # such as a loss for a label out of range
+        bound = _TOLERANCES_OF_DERIVATIVES.get(result.dtype.name, 0.1)
+        for y, z in zip(expected, other[1], strict=True):
+            y, z = (np.asarray(each, np.float64)[None] for each in (y, z))
+            # Rows of x have scales of their own; parameters of one dimension do not.
+            y, z = (each[0] if each.ndim > 2 else each for each in (y, z))
+            if not _alike(bound, [y], [z]):
+                return False
+    return True
+
+
+def _derived(run: Callable[..., Any], operands: Any) -> Any:
+    """Returns the result of one call, and its derivatives along a random cotangent."""
+    leaves, tree = jax.tree.flatten(operands)
+    indices = [i for i, x in enumerate(leaves) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+    def of(given: list[Any]) -> Any:
+        replaced = dict(zip(indices, given, strict=True))
+        return run(*jax.tree.unflatten(tree, [replaced.get(i, x) for i, x in enumerate(leaves)]))[0]
+
+    result, pull = jax.vjp(of, [leaves[i] for i in indices])
+    return result, *pull(numbers(result.shape, result.dtype.name))
 
 
 def _pure(trial: _Trial, function: Callable[..., Any]) -> tuple[Any, ...]:

@@ -63,8 +63,8 @@ def write_kernels(path: str | os.PathLike[str]) -> tuple[str, ...]:
 def _is_free(folder: Path) -> bool:
     if not folder.is_dir():
         return False
-    if not any(folder.iterdir()):
-        return True
+    if all(each.is_dir() and not each.is_symlink() for each in folder.rglob("*")):
+        return True  # empty, or an earlier call ended before its first file
     try:
         metadata = json.loads((folder / "build" / "torch-cpu" / "metadata.json").read_text())
     except (OSError, ValueError):
