@@ -66,7 +66,7 @@ struct Compiled {
   }
 };
 
-std::mutex mutex;
+std::mutex mutex, verifying;
 Compiled compiled[kIsas];
 std::atomic<int64_t> calls{0}, rejected{0};
 
@@ -74,8 +74,7 @@ std::atomic<int64_t> calls{0}, rejected{0};
 // call verifies it: the machine that built it may have been another one. A wrong machine is not
 // called, and stderr tells of it once.
 bool is_verified(const Entry& entry, int isa) {
-  static std::mutex one_at_a_time;
-  const std::lock_guard<std::mutex> lock(one_at_a_time);
+  const std::lock_guard<std::mutex> lock(verifying);
   const Verdict before = entry.verdict.load(std::memory_order_acquire);
   if (before != Verdict::unknown) return before == Verdict::right;
   const auto& words = entry.key.words;
