@@ -81,6 +81,8 @@ WRONG: dict[str, Any] = {
     "a dim beyond": lambda x: x.softmax(2),
     "a dim twice": lambda x: x.mean((0, 0)),
     "a dim that is no number": lambda x: x.mean(1.5),
+    "a dim that is a truth value": lambda x: F.softmax(x, True, dtype=torch.float64),
+    "a shape of fractions": lambda x: F.rms_norm(x, (6.0,)),
     "a shape that does not fit": lambda x: F.layer_norm(x, (5,)),
     "a weight that does not fit": lambda x: F.rms_norm(x, (6,), torch.ones(5)),
     "a weight of another dtype": lambda x: F.layer_norm(x, (6,), torch.ones(6).double()),
