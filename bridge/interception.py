@@ -65,8 +65,9 @@ def within(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         inspect.isasyncgenfunction,
     )
     if any(is_one(function) for is_one in runs_later):
+        name = getattr(function, "__name__", repr(function))  # a partial has no name
         raise TypeError(
-            f"invariant: {function.__name__} is a generator or a coroutine, expected a function "
+            f"invariant: {name} is a generator or a coroutine, expected a function "
             f"that returns its result: write the context inside it"
         )
 

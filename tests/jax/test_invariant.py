@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -308,6 +309,36 @@ def test_nested_contexts() -> None:
             imported_softmax(x)
     assert inner.caught == outer.caught == {"softmax": 2}
     assert inner.passed == outer.passed == {("softmax", "where is given"): 1}
+
+
+def test_contexts_that_end_in_another_order() -> None:
+    x = numbers(50, 33)
+    plain, by_bridge = imported_softmax(x), bj.scaled_softmax(x)
+
+    def part() -> Iterator[None]:
+        with bj.invariant():
+            yield
+
+    first, second = part(), part()
+    next(first)
+    next(second)
+    next(first, None)
+    same(imported_softmax(x), by_bridge)  # the second one is open
+    next(second, None)
+    is_open, may_end = threading.Event(), threading.Event()
+
+    def other_thread() -> None:
+        with bj.invariant():
+            is_open.set()
+            may_end.wait()
+
+    thread = threading.Thread(target=other_thread)
+    thread.start()
+    is_open.wait()
+    found = imported_softmax(x)
+    may_end.set()
+    thread.join()
+    same(found, plain)
 
 
 def test_decorator() -> None:

@@ -225,3 +225,44 @@ def test_extreme_shapes(case: str) -> None:
     with bt.invariant():
         found = EMPTY[case]()
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+OWNED: dict[str, Any] = {
+    "softmax": lambda x: x.T.softmax(0),
+    "mean": lambda x: x.mean(0, keepdim=True),
+    "gelu": lambda x: F.gelu(x.T),
+    "silu of a number": lambda x: F.silu(x[0, 0]),
+    "layer_norm": lambda x: F.layer_norm(x, (4, 6)),
+    "rms_norm": lambda x: F.rms_norm(x, (4, 6)),
+}
+
+
+@pytest.mark.parametrize("form", OWNED)
+def test_a_result_without_history_is_no_view(form: str) -> None:
+    x = numbers(4, 6).requires_grad_()
+    with bt.invariant(report=True) as context:
+        with torch.no_grad():
+            y, other = OWNED[form](x), OWNED[form](x)
+        y += x.sum()  # torch refuses this for a view from no_grad mode
+        y.sum().backward()
+        assert x.grad is not None
+        assert torch.equal(x.grad, torch.full_like(x, y.numel()))
+        same(other.detach_(), OWNED[form](x.detach()))
+        tangent = torch.func.jvp(OWNED[form], (x.detach(),), (torch.ones(4, 6),))[1]
+    plain = torch.func.jvp(OWNED[form], (x.detach(),), (torch.ones(4, 6),))[1]
+    torch.testing.assert_close(tangent, plain, rtol=1e-5, atol=1e-5)
+    assert set(name for name, _ in context.passed) <= {"sum"}
+
+
+@pytest.mark.parametrize("dims", [4, 5])
+def test_rms_norm_keeps_the_channels_last(dims: int) -> None:
+    memory_format = torch.channels_last if dims == 4 else torch.channels_last_3d
+    x = numbers(2, 3, 4, 5, 7)[..., 0] if dims == 4 else numbers(2, 3, 4, 5, 7)
+    x = x.contiguous(memory_format=memory_format)
+    for count in (1, 2):
+        for norm in (F.rms_norm, F.layer_norm):
+            expected = norm(x, x.shape[-count:])
+            with bt.invariant():
+                found = norm(x, x.shape[-count:])
+            assert found.stride() == expected.stride()
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any
 
@@ -74,7 +75,30 @@ def test_decorator() -> None:
         def generated() -> Any:
             yield 1
 
+    with pytest.raises(TypeError, match="is a generator or a coroutine"):
+        bt.invariant()(functools.partial(lambda: (yield)))
     with pytest.raises(TypeError, match="got int, expected a function"):
         bt.invariant()(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="report is 'yes', expected True or False"):
         bt.invariant(report="yes")  # type: ignore[arg-type]
+
+
+def test_functions_of_torch_that_a_library_exchanges(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = torch.nn.MultiheadAttention(6, 2, batch_first=True), numbers(1, 4, 6)
+
+    def attend() -> Tensor:
+        y: Tensor = layer(x, x, x, need_weights=False)[0]
+        return y
+
+    plain = attend()
+    compiled = torch.compile(attend, backend="eager")
+    with monkeypatch.context() as patch:
+        patch.setattr(F, "scaled_dot_product_attention", lambda q, *_, **__: torch.ones_like(q))
+        exchanged = attend()
+        assert not torch.allclose(exchanged, plain)
+        with bt.invariant():
+            torch.testing.assert_close(attend(), exchanged)
+            torch.testing.assert_close(compiled(), exchanged)
+    with bt.invariant():
+        torch.testing.assert_close(attend(), plain)
+        torch.testing.assert_close(compiled(), plain)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import bridge.torch as bt
+from bridge.torch._invariant.tensors import _answer
 from tests.torch.invariant_forms import (
     DTYPES,
     numbers,
@@ -81,6 +83,8 @@ WRONG: dict[str, Any] = {
     "a dim beyond": lambda x: x.softmax(2),
     "a dim twice": lambda x: x.mean((0, 0)),
     "a dim that is no number": lambda x: x.mean(1.5),
+    "a dim that is a truth value": lambda x: F.softmax(x, True, dtype=torch.float64),
+    "a shape of fractions": lambda x: F.rms_norm(x, (6.0,)),
     "a shape that does not fit": lambda x: F.layer_norm(x, (5,)),
     "a weight that does not fit": lambda x: F.rms_norm(x, (6,), torch.ones(5)),
     "a weight of another dtype": lambda x: F.layer_norm(x, (6,), torch.ones(6).double()),
@@ -142,3 +146,21 @@ def test_mixed_dtypes_and_autocast(dtype: Any, of_weight: Any, autocast: Any) ->
             # Torch rounds the logarithms of probabilities to the dtype of x.
             eps = max(torch.finfo(result.dtype).eps, torch.finfo(x.dtype).eps)
             torch.testing.assert_close(result, expected, rtol=8 * eps, atol=8 * eps)
+
+
+def test_a_question_that_failed_is_asked_again() -> None:
+    """A mode of the user's can refuse the call by which the context asks torch for a dtype."""
+
+    class Refusing(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+            if "layer_norm" in str(func):
+                raise RuntimeError("refused")
+            return func(*args, **(kwargs or {}))
+
+    x, weight = numbers(4, 6, dtype=torch.float16), numbers(6)
+    _answer.cache_clear()
+    with bt.invariant(report=True) as context:
+        with Refusing(), pytest.raises(RuntimeError, match="refused"):
+            F.layer_norm(x, (6,), weight, weight)
+        F.layer_norm(x, (6,), weight, weight)
+    assert context.caught == {"layer_norm": 1}

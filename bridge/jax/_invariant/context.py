@@ -24,6 +24,9 @@ from bridge.jax._invariant import forms
 
 # The records of the open contexts of this thread that report; None outside.
 _records = jax.make_user_context(None)
+# Those of this thread, of all instances: generators and tasks may end them in any order, and the
+# last end has to restore what was before the first begin.
+_entered = threading.local()
 _lock = threading.Lock()
 _open = 0  # contexts of all threads
 _CODE = """
@@ -133,7 +136,6 @@ class invariant:
         check_report(report)
         self.report = report
         self._record = CallRecord()
-        self._entered = threading.local()
 
     @property
     def caught(self) -> Counter[str]:
@@ -160,12 +162,12 @@ class invariant:
                     function.exchange()
             _open += 1
         entered.__enter__()
-        vars(self._entered).setdefault("contexts", []).append(entered)
+        vars(_entered).setdefault("contexts", []).append(entered)
         return self
 
     def __exit__(self, *error: Any) -> None:
         global _open
-        self._entered.contexts.pop().__exit__(*error)
+        _entered.contexts.pop().__exit__(*error)
         with _lock:
             _open -= 1
             if _open == 0:

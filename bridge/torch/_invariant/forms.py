@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge._private.torch import dispatch_modes, forward_ad, functorch_active
 from bridge.catalogue import framework_functions
 from bridge.torch._invariant.tensors import FLOATING, obstacle, result_dtype
 from bridge.torch._ops import log_probs
@@ -23,6 +24,7 @@ from bridge.torch._ops.softmax import scaled_softmax
 _silu = framework_functions.silu.torch
 _mean = framework_functions.mean.torch
 _LEAST_EPS = 2.0**-149
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 REFUSED = "torch refuses these arguments"
 
 
@@ -41,7 +43,7 @@ def _along(kind: str, op: Callable[..., Tensor], x: Any, dim: Any, dtype: Any) -
         return "the input has no dimension"
     if dim is None:
         return "dim is None"
-    if not isinstance(dim, int) or not -x.ndim <= dim < x.ndim:
+    if not _is_whole(dim) or not -x.ndim <= dim < x.ndim:
         return REFUSED
     dtype = result_dtype(kind, (x,), dtype)
     if dtype is None:
@@ -50,7 +52,7 @@ def _along(kind: str, op: Callable[..., Tensor], x: Any, dim: Any, dtype: Any) -
     if dim in (-1, x.ndim - 1):
         return op(x)
     # The result is contiguous, as torch's is.
-    return op(x.movedim(dim, -1)).movedim(-1, dim).contiguous()
+    return _owned(op(x.movedim(dim, -1)).movedim(-1, dim).contiguous())
 
 
 def logsumexp(input: Any = None, dim: Any = None, keepdim: Any = False, *, out: Any = None) -> Any:
@@ -79,7 +81,7 @@ def _reduced(
         return "the input has no dimension"
     count = x.ndim
     given = tuple(dim) if isinstance(dim, (tuple, list)) else (dim,)
-    if not given or not all([isinstance(each, int) and -count <= each < count for each in given]):
+    if not given or not all([_is_whole(each) and -count <= each < count for each in given]):
         return REFUSED
     dims = sorted([each % count for each in given])
     if len(set(dims)) < len(dims) or not isinstance(keepdim, bool):
@@ -91,10 +93,11 @@ def _reduced(
     if dims[0] != count - len(dims):
         x = x.permute(*[each for each in range(count) if each not in dims], *dims)
     y = cast(op(x.flatten(-len(dims)) if len(dims) > 1 else x), dtype)
-    if keepdim:
-        for each in dims:
-            y = y.unsqueeze(each)
-    return y
+    if not keepdim:
+        return y
+    for each in dims:
+        y = y.unsqueeze(each)
+    return _owned(y)
 
 
 def gelu(input: Any = None, *, approximate: Any = "none", out: Any = None) -> Any:
@@ -124,14 +127,14 @@ def _elementwise(kind: str, op: Callable[[Tensor], Tensor], x: Any) -> Any:
         return REFUSED
     x = cast(x, dtype)
     if x.ndim == 0:
-        return op(x.reshape(1)).reshape(())
+        return _owned(op(x.reshape(1)).reshape(()))
     if x.is_contiguous():
         return op(x)
     # Torch keeps the order of the dimensions in memory, and code behind it may take a view.
     strides = torch.empty_like(x).stride()
     order = sorted(range(x.ndim), key=lambda each: -strides[each])
     back = sorted(range(x.ndim), key=lambda each: order[each])
-    return op(x.permute(order)).permute(back)
+    return _owned(op(x.permute(order)).permute(back))
 
 
 def layer_norm(
@@ -163,7 +166,7 @@ def rms_norm(
         is_double = input.dtype == torch.float64
         eps = torch.finfo(torch.float64 if is_double else torch.float32).eps
     others = [] if weight is None else [weight]
-    return _norm(
+    y = _norm(
         "rms_norm",
         lambda x, eps, weight: op_of_rms_norm(x, weight, eps=eps),
         input,
@@ -172,6 +175,12 @@ def rms_norm(
         others,
         eps,
     )
+    if isinstance(y, Tensor) and y.ndim in _CHANNELS_LAST and not input.is_contiguous():
+        # Torch's other norm of rows is contiguous; this one keeps the channels last.
+        memory_format = _CHANNELS_LAST[y.ndim]
+        if input.is_contiguous(memory_format=memory_format):
+            y = y.contiguous(memory_format=memory_format)
+    return y
 
 
 def _norm(
@@ -186,6 +195,8 @@ def _norm(
     if (reason := obstacle(x, *others)) is not None:
         return reason
     if not isinstance(shape, (tuple, list)) or not 1 <= len(shape) <= x.ndim:
+        return REFUSED
+    if not all([_is_whole(each) for each in shape]):
         return REFUSED
     count = len(shape)
     if tuple(x.shape[-count:]) != tuple(shape):
@@ -204,12 +215,30 @@ def _norm(
         x = x.flatten(-count)
         vectors = [each if each is None else each.flatten() for each in vectors]
     y = cast(op(x, float(eps), *vectors), dtype)
-    return y.unflatten(-1, tuple(shape)) if count > 1 else y
+    return _owned(y.unflatten(-1, tuple(shape))) if count > 1 else y
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Returns x in this dtype; a graph gets no node for a tensor that has it."""
     return x if x.dtype == dtype else x.to(dtype)
+
+
+def _is_whole(value: Any) -> bool:
+    """True for an integer; torch takes a bool in some forms, and refuses it in others."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _owned(y: Tensor) -> Tensor:
+    """Returns a view of a result as a tensor of its own, as torch's is, if it has no history.
+
+    Torch refuses `detach_` of a view, and to change a view from no_grad mode in place. A compiler
+    and a transform have views of their own, and a tangent would be lost.
+    """
+    if torch.compiler.is_dynamo_compiling() or y.requires_grad or type(y) is not Tensor:
+        return y
+    if functorch_active() or dispatch_modes() or forward_ad._current_level >= 0:
+        return y
+    return y.data
 
 
 def _wrong_dtype(dtype: Any) -> str | None:

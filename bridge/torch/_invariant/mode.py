@@ -17,7 +17,7 @@ from bridge._private.torch import (
     modes_of_thread,
 )
 from bridge.interception import CallRecord, check_report, within
-from bridge.torch._invariant.table import ATEN, FORMS, OPENED, OTHERS, Form
+from bridge.torch._invariant.table import ATEN, FORMS, OPENED, OTHERS, Form, renew
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _CHECKPOINT = getattr(torch.ops.higher_order, "tag_activation_checkpoint", None)
@@ -88,6 +88,7 @@ class invariant(TorchFunctionMode):
             if is_caught:
                 return found
         elif (opened := OPENED.get(func)) is not None and _are_plain(types):
+            renew(func)
             with self:
                 return opened(*args, **kwargs)
         elif func is torch.Tensor.unflatten:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from bridge._private.torch import constant_to_dynamo
 from bridge.torch._invariant.forms import (
     gelu,
     layer_norm,
@@ -138,6 +139,19 @@ def _composites() -> dict[Any, Any]:
 
 
 OPENED = _composites()
+
+
+@constant_to_dynamo
+def renew(function: Any) -> None:
+    """Gives the copy of a function the values that the names inside it have now.
+
+    Libraries exchange functions of `torch.nn.functional`, such as that of attention, by their own.
+    """
+    now, names = function.__globals__, OPENED[function].__globals__
+    for name in function.__code__.co_names:
+        if name in now and name not in _ASKS:
+            names[name] = now[name]
+
 
 _WITHOUT_KERNEL = {
     torch: "matmul mm bmm addmm addbmm baddbmm mv addmv dot vdot inner einsum tensordot bilinear "

@@ -56,7 +56,10 @@ def result_dtype(kind: str, tensors: Sequence[Tensor], dtype: Any = None) -> Any
 
 @constant_to_dynamo
 def _asked(kind: str, dtypes: Any, dtype: Any, device: str, autocast: Any) -> Any:
-    return _answer(kind, dtypes, dtype, device, autocast)
+    try:
+        return _answer(kind, dtypes, dtype, device, autocast)
+    except Exception:  # torch will refuse the call itself, in its own words
+        return None  # not in the cache: another mode, or a lack of memory, can be the reason
 
 
 @functools.cache
@@ -64,12 +67,9 @@ def _answer(kind: str, dtypes: Any, dtype: Any, device: str, autocast: Any) -> A
     """Asks torch by a call on one element: its rules for mixed dtypes and autocast are its own."""
     # The key has autocast's dtype, and the call runs under it.
     input, *others = (torch.ones(1, device=device, dtype=each) for each in dtypes)
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return _CALLS[kind](dtype, input, *others).dtype
-    except Exception:  # torch will refuse the call itself, in its own words
-        return None
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _CALLS[kind](dtype, input, *others).dtype
 
 
 _CALLS: dict[str, Callable[..., Tensor]] = {
