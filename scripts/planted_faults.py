@@ -997,8 +997,8 @@ INVARIANT = (
     Fault(
         "invariant: gelu returns another layout than torch",
         f"{_INVARIANT}/forms.py",
-        "return op(x.permute(order)).permute(back)",
-        "return op(x)",
+        "return _owned(op(x.permute(order)).permute(back))",
+        "return _owned(op(x))",
         tests="tests/torch/test_invariant.py::test_layouts_are_those_of_torch",
         keyword="gelu",
     ),
