@@ -234,13 +234,21 @@ def round_trips(count: int) -> None:
     "count", [20_000, pytest.param(500_000, marks=pytest.mark.slow)], ids=["short", "a million"]
 )
 def test_memory_stays_flat(count: int) -> None:
-    """Resident memory grows by less than 1 MiB; `count` pairs are twice as many round trips."""
+    """Resident memory grows by less than 1 MiB; `count` pairs are twice as many round trips.
+
+    Threads of tests before this one may still allocate: a leak grows each time, they do not.
+    """
     round_trips(5_000)
-    collect()
-    before = resident_bytes()
-    round_trips(count)
-    collect()
-    assert resident_bytes() - before < 2**20
+    grown = []
+    while len(grown) < 3:
+        collect()
+        before = resident_bytes()
+        round_trips(count)
+        collect()
+        grown.append(resident_bytes() - before)
+        if grown[-1] < 2**20:
+            return
+    raise AssertionError(f"bytes that each repetition left: {grown}")
 
 
 def test_threads() -> None:
