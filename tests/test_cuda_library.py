@@ -255,7 +255,7 @@ def test_xla_loads_them_when_it_compiles(library: Path) -> None:
 
         fake.use_devices(1)
         for target, platforms in _native.ffi_handlers().items():
-            stages = {**platforms["CUDA"], "execute": platforms["cpu"]}
+            stages = {**platforms.get("CUDA", {}), "execute": platforms["cpu"]}
             jax.ffi.register_ffi_target(f"{target}_in_stages", stages, platform="cpu")
 
         def call(x):
