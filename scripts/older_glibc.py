@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-# What g++ 11 and newer call where an older libstdc++ has no such function.
+# g++ 11 and newer call this function, which an older libstdc++ lacks.
 SHIM = """#include <new>
 namespace std {
 __attribute__((visibility("hidden"))) void __throw_bad_array_new_length() {

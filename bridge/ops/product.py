@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from bridge.ops.definition import Call
+from bridge.ops.sums import sum_of_rows
+
 
 @dataclass(frozen=True)
 class ProductParams:
@@ -44,8 +47,8 @@ class Arrays(Protocol):
     def reshaped(self, x: Any, shape: Shape) -> Any:
         """Returns x in another shape."""
 
-    def sum_of_rows(self, x: Any, dtype: str) -> Any:
-        """Returns the sum over rows of x `[batches, rows, d]`, in the tree of column sums."""
+    def run(self, call: Call[Any]) -> Any:
+        """Returns the only result of a call of an op."""
 
 
 def sizes(a: Shape, b: Shape, params: ProductParams) -> tuple[int, int, int]:
@@ -120,7 +123,9 @@ def cotangent_of_b(
     return arrays.product(a, g, None, ProductParams(dtype, not params.transposed_a, False))
 
 
-def cotangent_of_bias(arrays: Arrays, bias: Shape, g: Any, dtype: str) -> Any:
+def cotangent_of_bias(
+    arrays: Arrays, bias: Shape, g: Any, params: ProductParams, dtype: str
+) -> Any:
     """Returns the sum of g over rows and repeated batches, in the bias's shape."""
     batches = g.ndim - 2
     own = (1,) * (batches + 1 - len(bias)) + tuple(bias)
@@ -132,7 +137,9 @@ def cotangent_of_bias(arrays: Arrays, bias: Shape, g: Any, dtype: str) -> Any:
     for d in kept:
         batch = batch * g.shape[d]
     moved = arrays.permuted(g, [*kept, *over, batches, batches + 1])
-    total = arrays.sum_of_rows(arrays.reshaped(moved, (batch, rows, g.shape[-1])), dtype)
+    own = "float64" if "float64" in (dtype, params.dtype) else "float32"
+    rows_of_all = arrays.reshaped(moved, (batch, rows, g.shape[-1]))
+    total = arrays.run(sum_of_rows(rows_of_all, own, dtype, 1))
     return arrays.reshaped(total, tuple(bias))
 
 

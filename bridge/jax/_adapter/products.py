@@ -22,8 +22,8 @@ from bridge.jax._adapter.avals import vary_alike
 from bridge.jax._adapter.primitive import call
 from bridge.ops import PROGRAM
 from bridge.ops import product as rules
+from bridge.ops.definition import Call
 from bridge.ops.product import ProductParams
-from bridge.ops.sums import sum_of_rows
 
 _primitive = Primitive("bridge_matmul")
 
@@ -44,9 +44,7 @@ class _Arrays:
         return jnp.reshape(x, shape)
 
     @staticmethod
-    def sum_of_rows(x: Any, dtype: str) -> Any:
-        own = "float64" if "float64" in (dtype, x.dtype.name) else "float32"
-        summed = sum_of_rows(x, own, dtype, 1)
+    def run(summed: Call[Any]) -> Any:
         return call(PROGRAM, summed.operands, summed.params)[0]
 
 
@@ -90,7 +88,7 @@ def _transpose(g: Any, a: Any, b: Any, bias: Any = None, *, params: ProductParam
     if linear[1]:
         found[1] = rules.cotangent_of_b(_ARRAYS, a, avals[1].shape, g, params, avals[1].dtype.name)
     if len(places) == 3 and linear[2]:
-        found[2] = rules.cotangent_of_bias(_ARRAYS, avals[2].shape, g, avals[2].dtype.name)
+        found[2] = rules.cotangent_of_bias(_ARRAYS, avals[2].shape, g, params, avals[2].dtype.name)
     return found
 
 

@@ -24,8 +24,8 @@ from bridge.jax._invariant import forms
 
 # The records of the open contexts of this thread that report; None outside.
 _records = jax.make_user_context(None)
-# Those of this thread, of all instances: generators and tasks may end them in any order, and the
-# last end has to restore what was before the first begin.
+# The open contexts of this thread, of all instances: generators and tasks may end them in any
+# order, and the last end has to restore the state before the first begin.
 _entered = threading.local()
 _lock = threading.Lock()
 _open = 0  # contexts of all threads

@@ -37,7 +37,7 @@ _INSIDE = {
     "sharding_constraint": "it constrains the sharding of values inside",
 }
 _SCALES = np.array([1e-6, 1e-3, 1.0, 1.0, 30.0, 30.0])
-# Of derivatives, relative to the largest one; they are sums, which cancel.
+# The tolerance of derivatives is relative to the largest one, as sums cancel.
 _TOLERANCES_OF_DERIVATIVES = {"float32": 1e-3, "bfloat16": 0.1}
 _DERIVATIVES = "its derivatives are not those of its result, as with stop_gradient or a custom rule"
 

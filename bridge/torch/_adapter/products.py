@@ -12,8 +12,8 @@ from bridge import _native
 from bridge._private.torch import SingleLevelFunction, set_fwd_grad_enabled, unpack_dual
 from bridge.ops import PROGRAM
 from bridge.ops import product as rules
+from bridge.ops.definition import Call
 from bridge.ops.product import ProductParams
-from bridge.ops.sums import sum_of_rows
 from bridge.torch._adapter.autograd import call
 from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
@@ -42,11 +42,8 @@ class _Arrays:
         return x.reshape(shape)
 
     @staticmethod
-    def sum_of_rows(x: Tensor, dtype: str) -> Tensor:
-        own = "float64" if "float64" in (dtype, dtype_word(x.dtype)) else "float32"
-        summed = sum_of_rows(x, own, dtype, 1)
-        result: Any = call(PROGRAM, summed.operands, summed.params)[0]
-        return result  # type: ignore[no-any-return]
+    def run(summed: Call[Any]) -> Any:
+        return call(PROGRAM, summed.operands, summed.params)[0]
 
 
 _ARRAYS = _Arrays()
@@ -59,25 +56,20 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) ->
     )
 
 
-def _shape(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) -> tuple[int, ...]:
+def _empty(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
+    """Returns memory for the result, and so the result of the op on fake tensors."""
+    params = ProductParams(*fields)
     own = None if bias is None else tuple(bias.shape)
-    return rules.result_shape(tuple(a.shape), tuple(b.shape), own, params)
+    shape = rules.result_shape(tuple(a.shape), tuple(b.shape), own, params)
+    return a.new_empty(shape, dtype=DTYPES[params.dtype])
 
 
 def _run(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
     params = ProductParams(*fields)
-    result = a.new_empty(_shape(a, b, bias, params), dtype=DTYPES[params.dtype])
-    left, right = (
-        x.mT if is_transposed else x
-        for x, is_transposed in ((a, params.transposed_a), (b, params.transposed_b))
-    )
+    result = _empty(a, b, bias, *fields)
+    left, right = a.mT if params.transposed_a else a, b.mT if params.transposed_b else b
     _native.run_product(left, right, bias, result, torch.get_num_threads())
     return result
-
-
-def _fake(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
-    params = ProductParams(*fields)
-    return a.new_empty(_shape(a, b, bias, params), dtype=DTYPES[params.dtype])
 
 
 class _Product(SingleLevelFunction):
@@ -105,12 +97,12 @@ class _Product(SingleLevelFunction):
                 dtype = dtype_word(b.dtype)
                 db = rules.cotangent_of_b(_ARRAYS, a, tuple(b.shape), g, ctx.params, dtype)
             if needs_bias and ctx.bias is not None:
-                dbias = rules.cotangent_of_bias(_ARRAYS, ctx.bias[0], g, ctx.bias[1])
+                dbias = rules.cotangent_of_bias(_ARRAYS, ctx.bias[0], g, ctx.params, ctx.bias[1])
         return None, da, db, dbias, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, _: Any, da: Any, db: Any, dbias: Any, *others: Any) -> Any:
-        # As in `jvp_among_levels`.
+        # Outer levels of torch.func must see the caller's modes (`jvp_among_levels`).
         a, b = (unpack_dual(t, level=0)[0] for t in ctx.saved_tensors)
         with set_fwd_grad_enabled(ctx.forward_enabled):
             found = rules.tangents(_ARRAYS, (a, b, None), (da, db, dbias), ctx.params)
@@ -148,7 +140,7 @@ def _vmap(info: Any, in_dims: Any, a: Any, b: Any, bias: Any, *fields: Any) -> A
 def _define() -> None:
     library.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
     library.impl("matmul", _run, "CPU")
-    torch.library.register_fake("bridge::matmul", _fake, lib=library)
+    torch.library.register_fake("bridge::matmul", _empty, lib=library)
     library.impl("matmul", _autograd, "Autograd", with_keyset=True)
     torch.library.register_vmap("bridge::matmul", _vmap, lib=library)
 

@@ -162,7 +162,7 @@ def rms_norm(
     input: Any = None, normalized_shape: Any = None, weight: Any = None, eps: Any = None
 ) -> Any:
     if eps is None and isinstance(input, Tensor):
-        # Of the dtype of the arithmetic, which is float32 for 16-bit tensors.
+        # torch's eps belongs to the dtype of the arithmetic: float32 for 16-bit tensors.
         is_double = input.dtype == torch.float64
         eps = torch.finfo(torch.float64 if is_double else torch.float32).eps
     others = [] if weight is None else [weight]
