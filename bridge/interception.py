@@ -77,3 +77,24 @@ def within(context: Any, function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
 
     return wrapped
+
+
+class Interception:
+    """The part of a context `invariant` that both frameworks share: its report and decorator."""
+
+    _record: CallRecord
+
+    @property
+    def caught(self) -> Counter[str]:
+        return self._record.caught
+
+    @property
+    def passed(self) -> Counter[tuple[str, str]]:
+        return self._record.passed
+
+    def __str__(self) -> str:
+        return str(self._record)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the function with all its calls inside the context (`within`)."""
+        return within(self, function)

@@ -12,14 +12,13 @@ from __future__ import annotations
 import inspect
 import threading
 import types
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from bridge.interception import CallRecord, check_report, within
+from bridge.interception import CallRecord, Interception, check_report
 from bridge.jax._invariant import forms
 
 # The records of the open contexts of this thread that report; None outside.
@@ -99,7 +98,7 @@ def run(name: str, args: Any, kwargs: Any) -> Any:
     return found if is_served else function.original(*args, **kwargs)
 
 
-class invariant:
+class invariant(Interception):
     """Runs JAX's own functions of rows on bridge's kernels, in code that nobody touched.
 
     Inside the context `jax.nn.softmax`, `log_softmax`, `logsumexp`, `standardize`, `gelu` and
@@ -136,20 +135,6 @@ class invariant:
         check_report(report)
         self.report = report
         self._record = CallRecord()
-
-    @property
-    def caught(self) -> Counter[str]:
-        return self._record.caught
-
-    @property
-    def passed(self) -> Counter[tuple[str, str]]:
-        return self._record.passed
-
-    def __str__(self) -> str:
-        return str(self._record)
-
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return within(self, function)
 
     def __enter__(self) -> invariant:
         global _open

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from bridge._private.torch import (
     constant_to_dynamo,
     modes_of_thread,
 )
-from bridge.interception import CallRecord, check_report, within
+from bridge.interception import CallRecord, Interception, check_report
 from bridge.torch._invariant.table import ATEN, FORMS, OPENED, OTHERS, Form, renew
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -24,7 +22,7 @@ _CHECKPOINT = getattr(torch.ops.higher_order, "tag_activation_checkpoint", None)
 _OPERATORS = (type(torch.ops.aten.mean), type(torch.ops.aten.mean.dim))
 
 
-class invariant(TorchFunctionMode):
+class invariant(Interception, TorchFunctionMode):
     """Runs torch's own functions of rows on bridge's kernels, in code that nobody touched.
 
     The functions are `softmax`, `log_softmax`, `logsumexp`, `mean`, `rms_norm`, `layer_norm`,
@@ -61,20 +59,6 @@ class invariant(TorchFunctionMode):
         check_report(report)
         self.report = report
         self._record = CallRecord()
-
-    @property
-    def caught(self) -> Counter[str]:
-        return self._record.caught
-
-    @property
-    def passed(self) -> Counter[tuple[str, str]]:
-        return self._record.passed
-
-    def __str__(self) -> str:
-        return str(self._record)
-
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        return within(self, function)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
