@@ -40,6 +40,10 @@ def row_shape(shape: Sequence[int]) -> tuple[int, ...]:
     return shape
 
 
+def _like(x: Any, operand: Any) -> Any:
+    return bl.like(x, operand)
+
+
 # ---- AdamW ----
 
 
@@ -67,13 +71,13 @@ def _adamw_change(
 @declared(checks={"b1": _decay})
 @named("AdamW")
 def adamw_mean(m: bl.Full, g: bl.Full, *, b1: float = 0.9, maximize: bool = False):
-    return bl.like(_mean(m, -g if maximize else g, b1), m)
+    return _like(_mean(m, -g if maximize else g, b1), m)
 
 
 @declared(checks={"b2": _decay})
 @named("AdamW")
 def adamw_square(v: bl.Full, g: bl.Full, *, b2: float = 0.999):
-    return bl.like(_square(v, g, b2), v)
+    return _like(_square(v, g, b2), v)
 
 
 @declared(checks=ADAMW_CHECKS)
@@ -90,7 +94,7 @@ def adamw_parameter(
     b2: float = 0.999,
     eps: float = 1e-8,
 ):
-    return bl.like(p - _adamw_change(p, m, v, lr, step, weight_decay, b1, b2, eps), p)
+    return _like(p - _adamw_change(p, m, v, lr, step, weight_decay, b1, b2, eps), p)
 
 
 def _adamw_of(returns_update: bool) -> Any:
@@ -112,8 +116,8 @@ def _adamw_of(returns_update: bool) -> Any:
     ):
         mean, square = _mean(m, g, b1), _square(v, g, b2)
         change = _adamw_change(p, mean, square, lr, step, weight_decay, b1, b2, eps)
-        first = bl.like(-change, m) if returns_update else bl.like(p - change, p)
-        return first, bl.like(mean, m), bl.like(square, v)
+        first = _like(-change, m) if returns_update else _like(p - change, p)
+        return first, _like(mean, m), _like(square, v)
 
     return adamw
 
@@ -151,7 +155,7 @@ def sgd_buffer(
     maximize: bool = False,
 ):
     d = _decayed(p, -g if maximize else g, weight_decay)
-    return bl.like(_buffer(buffer, d, step, momentum, dampening), buffer)
+    return _like(_buffer(buffer, d, step, momentum, dampening), buffer)
 
 
 @declared(checks={"momentum": not_negative})
@@ -168,7 +172,7 @@ def sgd_parameter(
     maximize: bool = False,
 ):
     d = _decayed(p, -g if maximize else g, weight_decay)
-    return bl.like(p - lr * (d if buffer is None else _direction(d, buffer, momentum, nesterov)), p)
+    return _like(p - lr * (d if buffer is None else _direction(d, buffer, momentum, nesterov)), p)
 
 
 def _sgd_of(returns_update: bool) -> Any:
@@ -193,8 +197,8 @@ def _sgd_of(returns_update: bool) -> Any:
             direction = _direction(d, new, momentum, nesterov)
         change = lr * direction
         # An update is not rounded to the 16 bits of a parameter: p + update has one rounding.
-        first = -change if returns_update else bl.like(p - change, p)
-        return first if buffer is None else (first, bl.like(new, buffer))
+        first = -change if returns_update else _like(p - change, p)
+        return first if buffer is None else (first, _like(new, buffer))
 
     return sgd
 
@@ -205,7 +209,7 @@ sgd, sgd_update = _sgd_of(returns_update=False), _sgd_of(returns_update=True)
 @declared()
 @named("apply_updates")
 def parameter_plus_update(p: bl.Full, update: bl.Full):
-    return bl.like(p + update, p)
+    return _like(p + update, p)
 
 
 # ---- Clipping ----
@@ -228,4 +232,4 @@ def norm_and_factor(sums: bl.Full, limit: bl.PerRow):
 @declared()
 @named("clip_by_global_norm")
 def clipped(g: bl.Full, factor: bl.Table):
-    return bl.like(g * factor, g)
+    return _like(g * factor, g)
