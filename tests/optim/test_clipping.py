@@ -63,7 +63,7 @@ def test_the_norm_follows_the_tree(count: int, rng: Any) -> None:
 
 
 def test_the_order_of_names_and_not_of_arrays(rng: Any) -> None:
-    """Pairs, a dict and nested trees of JAX agree; tensors without names keep their order."""
+    """Pairs and a dict agree; tensors without names keep their order."""
     grads = many(rng, 60)
     expected = in_order(grads)
     norms, names = set(), list(grads)
@@ -79,9 +79,22 @@ def test_the_order_of_names_and_not_of_arrays(rng: Any) -> None:
             row_sum(np.array(sums))
         )
     assert len(norms) > 1
-    nested = {"layers": [{"weight": jnp.asarray(grads[f"layers.{i}.weight"])} for i in range(60)]}
+
+
+def test_the_order_of_names_in_nested_trees(rng: Any) -> None:
+    """Paths are sorted as text, layer 10 before layer 2, and not as JAX flattens the tree."""
     clip = in_jax.clip_by_global_norm(1e9)
-    assert float(clip.update(nested, clip.init(nested))[1].norm) == expected
+    update = jax.jit(clip.update)
+    differing = 0
+    for _ in range(12):
+        layers = [rng.normal(size=(3, 5)).astype(np.float32) * 2.0**i for i in rng.normal(size=60)]
+        layers = [layer.astype(np.float32) for layer in layers]
+        expected = in_order({f"layers.{i}.weight": layer for i, layer in enumerate(layers)})
+        nested = {"layers": [{"weight": jnp.asarray(layer)} for layer in layers]}
+        assert float(update(nested, clip.init(nested))[1].norm) == expected
+        as_given = np.sqrt(row_sum(np.array([row_sum(g.ravel() ** 2) for g in layers])))
+        differing += as_given != expected
+    assert differing
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.1, 1e6])
