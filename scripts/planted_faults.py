@@ -1071,6 +1071,75 @@ INVARIANT = (
     ),
 )
 
+_OPTIMIZERS = "bridge/catalogue/optimizers.py"
+_CLIPPING = "tests/optim/test_clipping.py"
+_ADAMW_STEP = "tests/optim/test_accuracy.py::test_a_step_of_adamw"
+_OPTIMIZER_BITS = "tests/optim/test_bits.py::test_weights_and_state_after_several_steps"
+
+OPTIMIZERS = (
+    Fault(
+        "AdamW: bias corrections are one step off",
+        _OPTIMIZERS,
+        "return -bl.expm1(step * bl.log1p(-(1.0 - b)))",
+        "return -bl.expm1((step + 1) * bl.log1p(-(1.0 - b)))",
+        tests=_ADAMW_STEP,
+    ),
+    Fault(
+        "AdamW: a power of beta is subtracted from 1",
+        _OPTIMIZERS,
+        "return -bl.expm1(step * bl.log1p(-(1.0 - b)))",
+        "return 1.0 - bl.exp(step * bl.log1p(-(1.0 - b)))",
+        tests="tests/optim/test_accuracy.py::test_corrections_of_the_first_steps_have_no_cancellation",
+    ),
+    Fault(
+        "AdamW: eps is inside the root",
+        _OPTIMIZERS,
+        "(bl.sqrt(v / _correction(step, b2)) + eps)",
+        "bl.sqrt(v / _correction(step, b2) + eps)",
+        tests=_ADAMW_STEP,
+    ),
+    Fault(
+        "AdamW: an update is rounded to the parameter's 16 bits",
+        _OPTIMIZERS,
+        "first = _like(-change, m) if returns_update else _like(p - change, p)",
+        "first = _like(-change if returns_update else p - change, p)",
+        tests=_OPTIMIZER_BITS,
+        keyword="adamw and float16 or adamw and bfloat16",
+    ),
+    Fault(
+        "SGD: the first gradient is dampened",
+        _OPTIMIZERS,
+        "return bl.where(step <= 1, d, momentum * buffer + (1.0 - dampening) * d)",
+        "return bl.where(step <= 0, d, momentum * buffer + (1.0 - dampening) * d)",
+        tests="tests/optim/test_accuracy.py::test_several_steps_are_those_of_torch",
+        keyword="momentum",
+    ),
+    Fault(
+        "clip_grad_norm_: tensors with names keep their order",
+        "bridge/torch/_ops/clipping.py",
+        "return sorted(pairs, key=lambda pair: pair[0]) if has_names else pairs",
+        "return pairs",
+        tests=_CLIPPING,
+        keyword="order",
+    ),
+    Fault(
+        "clip_by_global_norm: arrays keep their order",
+        "bridge/jax/_ops/clipping.py",
+        "sorted(leaves.named(), key=lambda pair: pair[0])",
+        "leaves.named()",
+        tests=_CLIPPING,
+        keyword="order",
+    ),
+    Fault(
+        "bridge.torch.optim: the state of 16-bit parameters is rounded when it is loaded",
+        "bridge/torch/optim.py",
+        "if p.dtype in (torch.float16, torch.bfloat16):",
+        "if False:",
+        tests="tests/optim/test_torch_optimizers.py::test_a_state_goes_through_a_file",
+        keyword="bfloat16",
+    ),
+)
+
 FAULTS = (
     *BIAS_GELU,
     *SOFTMAX,
@@ -1083,4 +1152,5 @@ FAULTS = (
     *PRODUCTS,
     *BUILD,
     *INVARIANT,
+    *OPTIMIZERS,
 )
