@@ -1,0 +1,120 @@
+"""Chunks of the query rows of attention: the keys that a chunk reads, and sums over chunks.
+
+The rows of a key head are the queries of all query heads that share it, one head after the other:
+row r is query r mod queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Terms in a leaf of a product's sum. A chunk has 256·2ⁿ rows, a subtree of a sum over rows.
+LEAF = 256
+# Columns in the largest unit of a sum along a row: trees of slices from its multiples are subtrees.
+_UNIT = 1024
+# Bytes of scores that exist at a time, if one head and one leaf of rows do not take more.
+_BUDGET = 2**23
+# A causal chunk computes scores that nothing sees, of up to its own number of keys.
+_CAUSAL_CHUNKS = 8
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some rows of a key head and the keys that they read.
+
+    Attributes:
+      start, stop: the rows.
+      first, end: the keys.
+      has_last: a row does not see the last of these keys.
+      has_first: a row does not see the first of these keys.
+    """
+
+    start: int
+    stop: int
+    first: int
+    end: int
+    has_last: bool = False
+    has_first: bool = False
+
+
+def chunk_rows(rows: int, keys: int, size: int, causal: bool) -> int:
+    """Returns the number of rows of a chunk; `size` is that of a score in bytes."""
+    wanted = min(_BUDGET // max(keys * size, 1), rows // _CAUSAL_CHUNKS if causal else rows)
+    return max(1 << max(wanted, 1).bit_length() - 1, LEAF)
+
+
+def heads_at_once(lead: Sequence[int], per: int, keys: int, size: int) -> list[int]:
+    """Divides the dimensions [*batch, key heads] into equal parts, and returns the part's sizes."""
+    fits = max(_BUDGET // max(per * keys * size, 1), 1)
+    sizes: list[int] = []
+    for full in reversed(lead):
+        own = next(n for n in range(max(min(full, fits), 1), 0, -1) if full % n == 0)
+        fits = fits // own if own == full else 1
+        sizes.insert(0, own)
+    return sizes
+
+
+def chunks_of(
+    rows: int, queries: int, keys: int, per: int, causal: bool, window: int | None
+) -> list[Chunk]:
+    """Cuts rows into chunks of `per` rows; there is at least one chunk."""
+    found = []
+    for start in range(0, max(rows, 1), per):
+        stop = min(start + per, rows)
+        if not causal:
+            found.append(Chunk(start, stop, 0, keys))
+            continue
+        is_one_head = stop > start and start // queries == (stop - 1) // queries
+        least, most = (start % queries, (stop - 1) % queries) if is_one_head else (0, queries - 1)
+        shift = keys - queries  # the last key that query 0 sees
+        end = max(most + shift + 1, 0)
+        seen_from = 0 if window is None else max(least + shift + 1 - window, 0)
+        first = _subtree_start(min(seen_from, end), end)
+        has_first = window is not None and most + shift + 1 - window > first
+        found.append(Chunk(start, stop, first, end, least + shift + 1 < end, has_first))
+    return found
+
+
+def _subtree_start(first: int, end: int) -> int:
+    """Returns the start of the smallest aligned block of 1024·2ⁿ keys that holds first to end.
+
+    A sum over these keys is then a subtree of the sum over all keys.
+    """
+    unit = _UNIT
+    while end - first // unit * unit > unit:
+        unit *= 2
+    return first // unit * unit
+
+
+Part = tuple[int, int, Any]  # the first key, the end of the keys, and their sums
+
+
+class SumOfChunks:
+    """The sum over chunks of rows, in the tree of one product over all rows.
+
+    The sums of chunks wait for a neighbour of as many chunks, as in a binary counter.
+
+    Args:
+      add: add(one, other) returns the sum of two parts.
+    """
+
+    def __init__(self, add: Callable[[Part, Part], Part]) -> None:
+        self._add = add
+        self._waiting: list[tuple[int, Part]] = []
+
+    def push(self, part: Part) -> None:
+        """Adds the sum of the next chunk."""
+        chunks = 1
+        while self._waiting and self._waiting[-1][0] == chunks:
+            part = self._add(self._waiting.pop()[1], part)
+            chunks *= 2
+        self._waiting.append((chunks, part))
+
+    def total(self) -> Part:
+        """Returns the sum of all chunks."""
+        part = self._waiting.pop()[1]
+        while self._waiting:
+            part = self._add(self._waiting.pop()[1], part)
+        return part
