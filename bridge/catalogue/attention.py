@@ -11,14 +11,15 @@ float64. The operands of products have the dtype of q.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from bridge import lang as bl
 from bridge.catalogue.attention_chunks import (
-    Chunk,
+    Chunks,
     Part,
     SumOfChunks,
     chunk_rows,
@@ -66,7 +67,7 @@ class Options:
 
 
 def skipping(dtype: str, transposed_a: bool = False) -> ProductParams:
-    """Returns the parameters of a product from which terms with a zero of its left operand are absent.
+    """Returns the parameters of a product without the terms of zeros in its left operand.
 
     So a key that a query does not see is absent from the query's sums, whatever it holds.
     """
@@ -82,7 +83,7 @@ class Attention:
     """
 
     name, options, floating = NAME, Options, 4
-    operands = {"q": False, "k": False, "v": False, "sinks": True, "mask": True}
+    operands: ClassVar = {"q": False, "k": False, "v": False, "sinks": True, "mask": True}
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
@@ -96,16 +97,14 @@ class Attention:
         return (*q.shape[:-1], v.shape[-1])
 
     def forward(self, operands: Sequence[Any], options: Options) -> Any:
-        case = _Case.of(operands, options)
+        case = _Case.of(operands, options, self._functions.is_unrolled)
         folded = self._folded(operands, case)
 
         def of_heads(*part: Any) -> tuple[Any]:
-            rows = []
-            for chunk in case.chunks:
-                p = _Scores(self, part, chunk, case).probabilities
-                v = part[2][..., chunk.first : chunk.end, :]
-                p = self._rounded(p, case)
-                rows.append(self._functions.product(p, v, None, skipping(case.dtype)))
+            rows: list[Any] = []
+            for chunks in case.chunks:
+                step = functools.partial(self._values, part, case, chunks)
+                rows += self._functions.over_chunks(step, len(case.lead), chunks)[0]
             return (self._joined(rows, -2),)
 
         (y,) = self._functions.in_parts(of_heads, folded, case.lead, case.steps)
@@ -114,7 +113,7 @@ class Attention:
     def gradients(
         self, g: Any, operands: Sequence[Any], options: Options, wanted: Sequence[bool]
     ) -> list[Any]:
-        case = _Case.of(operands, options)
+        case = _Case.of(operands, options, self._functions.is_unrolled)
         rows = (*case.lead, case.group * case.queries, g.shape[-1])
         folded = (*self._folded(operands, case), self._functions.reshaped(g, rows))
 
@@ -128,38 +127,59 @@ class Attention:
             for x, i in zip(operands[:4], wanted, strict=True)
         ]
 
+    def _values(
+        self, part: Any, case: _Case, chunks: Chunks, start: Any
+    ) -> tuple[list[Any], list[Any]]:
+        """Returns the results of a chunk's rows."""
+        scores = _Scores(self, part, chunks, start, case)
+        p, v = self._rounded(scores.probabilities, case), part[2]
+        v = v[..., chunks.first : chunks.end, :]
+        return [self._functions.product(p, v, None, skipping(case.dtype))], []
+
     def _gradients(self, part: Any, case: _Case, wanted: Sequence[bool]) -> list[Any]:
         """Returns the gradients of q, k, v and the sinks of some heads, None for unwanted ones."""
-        q, k, v, sinks, _, g = part
+        of_q, of_k, of_v, of_sinks = wanted
+        found: list[list[Any]] = [[] for _ in range(2)]
+        sums = [SumOfChunks(self._added) for _ in range(2)]
+        for chunks in case.chunks:
+            step = functools.partial(self._step, part, case, wanted, chunks)
+            rows, added = self._functions.over_chunks(step, len(case.lead), chunks)
+            for each, own in zip(rows, _asked(found, (of_q, of_sinks)), strict=True):
+                own.append(each)
+            for each, total in zip(added, _asked(sums, (of_k, of_v)), strict=True):
+                total.push((chunks.first, chunks.end, each), chunks.count)
+        return [
+            self._joined(found[0], -2) if of_q else None,
+            self._whole(sums[0], case) if of_k else None,
+            self._whole(sums[1], case) if of_v else None,
+            self._joined(found[1], -1) if of_sinks else None,
+        ]
+
+    def _step(
+        self, part: Any, case: _Case, wanted: Sequence[bool], chunks: Chunks, start: Any
+    ) -> tuple[list[Any], list[Any]]:
+        """Returns the gradients of a chunk's rows, and its terms of those of k and v."""
+        q, k, v, *_, g = part
         of_q, of_k, of_v, of_sinks = wanted
         product = self._functions.product
-        dtype = case.dtype if len(case.chunks) == 1 else case.wide
-        queries, sink_rows = [], []
-        sums = SumOfChunks(self._added), SumOfChunks(self._added)
-        for chunk in case.chunks:
-            scores = _Scores(self, part, chunk, case)
-            rows, keys = slice(chunk.start, chunk.stop), slice(chunk.first, chunk.end)
-            d, p = g[..., rows, :], scores.probabilities
-            if of_v:
-                dv = product(self._rounded(p, case), d, None, skipping(dtype, True))
-                sums[1].push((chunk.first, chunk.end, dv))
-            if not (of_q or of_k or of_sinks):
-                continue
-            dp = product(d, v[..., keys, :], None, ProductParams(case.wide, False, True))
+        q, d = (self._functions.rows(x, len(case.lead), start, chunks.rows) for x in (q, g))
+        k, v = (x[..., chunks.first : chunks.end, :] for x in (k, v))
+        scores = _Scores(self, part, chunks, start, case)
+        rows, sums = [], []
+        if of_q or of_k or of_sinks:
+            dp = product(d, v, None, ProductParams(case.wide, False, True))
             ds, dsinks = scores.gradients(dp)
             ds = self._rounded(ds, case)
             if of_q:
-                queries.append(product(ds, k[..., keys, :], None, skipping(case.dtype)))
+                rows.append(product(ds, k, None, skipping(case.dtype)))
+            if of_sinks:
+                rows.append(dsinks)
             if of_k:
-                dk = product(ds, q[..., rows, :], None, skipping(dtype, True))
-                sums[0].push((chunk.first, chunk.end, dk))
-            sink_rows.append(dsinks)
-        return [
-            self._joined(queries, -2) if of_q else None,
-            self._whole(sums[0], case) if of_k else None,
-            self._whole(sums[1], case) if of_v else None,
-            self._joined(sink_rows, -1) if of_sinks else None,
-        ]
+                sums.append(product(ds, q, None, skipping(case.of_sums, True)))
+        if of_v:
+            p = self._rounded(scores.probabilities, case)
+            sums.append(product(p, d, None, skipping(case.of_sums, True)))
+        return rows, sums
 
     def _folded(self, operands: Sequence[Any], case: _Case) -> tuple[Any, ...]:
         """Returns the operands with the queries of a key head in one dimension.
@@ -205,7 +225,7 @@ class Attention:
     def _whole(self, sums: SumOfChunks, case: _Case) -> Any:
         """Returns the sum over all chunks, rounded once, with 0 for keys that nothing reads."""
         first, end, total = sums.total()
-        if len(case.chunks) > 1:
+        if case.of_sums != case.dtype:
             total = self._rounded(total, case)
         return self._padded((first, end, total), 0, case.keys, 0.0)
 
@@ -225,7 +245,7 @@ class _Case:
     queries: int
     keys: int
     dtype: str
-    chunks: list[Chunk]
+    chunks: list[Chunks]
     steps: list[int]
     options: Options
 
@@ -234,8 +254,14 @@ class _Case:
         """The dtype of scores."""
         return "float64" if self.dtype == "float64" else "float32"
 
+    @property
+    def of_sums(self) -> str:
+        """The dtype of a chunk's sums; a sum that is the whole is rounded at once."""
+        is_whole = len(self.chunks) == self.chunks[0].count == 1
+        return self.dtype if is_whole else self.wide
+
     @classmethod
-    def of(cls, operands: Sequence[Any], options: Options) -> _Case:
+    def of(cls, operands: Sequence[Any], options: Options, is_unrolled: bool) -> _Case:
         q, k, *_ = operands
         *lead, keys, _ = k.shape
         heads, queries, _ = q.shape[-3:]
@@ -244,7 +270,7 @@ class _Case:
         size, rows = 8 if dtype == "float64" else 4, group * queries
         per = options.rows or chunk_rows(rows, keys, size, options.causal)
         window = options.window or None
-        chunks = chunks_of(rows, queries, keys, per, options.causal, window)
+        chunks = chunks_of(rows, queries, keys, per, options.causal, window, is_unrolled)
         steps = heads_at_once(lead, min(per, rows), keys, size)
         return cls(tuple(lead), group, queries, keys, dtype, chunks, steps, options)
 
@@ -259,18 +285,19 @@ class _Scores:
       probabilities: the softmax.
     """
 
-    def __init__(self, of: Attention, part: Any, chunk: Chunk, case: _Case) -> None:
+    def __init__(self, of: Attention, part: Any, chunks: Chunks, start: Any, case: _Case) -> None:
         q, k, _, sinks, mask, *_ = part
         self._of, self._case, options = of, case, case.options
-        rows = slice(chunk.start, chunk.stop)
-        q, k = q[..., rows, :], k[..., chunk.first : chunk.end, :]
+        row_dim = len(case.lead)
+        q = of._functions.rows(q, row_dim, start, chunks.rows)
+        k = k[..., chunks.first : chunks.end, :]
         params = ProductParams(case.wide, False, True)
         self.raw = self.x = of._functions.product(q, k, None, params)
         self.scale = options.scale
         if options.softcap:
             self.x = of._capped.run((self.raw,), None, options.scale, options.softcap)
             self.scale = 1.0
-        self._mask, self._last = self._hidden(mask, chunk)
+        self._mask, self._last = self._hidden(mask, chunks, start)
         self._sinks, self._digits = None, 0
         if sinks is None:
             operands = [each for each in (self.x, self._mask, self._last) if each is not None]
@@ -278,7 +305,7 @@ class _Scores:
             params = params_of("softmax", self.scale, case.wide, present)
             self.probabilities = of._functions.run(Call(PROGRAM, tuple(operands), params))
         else:
-            self._sinks = sinks[..., rows]
+            self._sinks = of._functions.rows(sinks, row_dim, start, chunks.rows)
             wide = str(sinks.dtype).removeprefix("torch.")
             self._digits = DIGITS[wide]
             self.scale = max(-LARGEST[wide], min(self.scale, LARGEST[wide]))
@@ -300,42 +327,37 @@ class _Scores:
             ds = of._capped_gradient.run(given, None, options.scale, options.softcap)
         return ds, dsinks
 
-    def _hidden(self, mask: Any, chunk: Chunk) -> tuple[Any, Any]:
+    def _hidden(self, mask: Any, chunks: Chunks, start: Any) -> tuple[Any, Any]:
         """Returns the mask of the chunk's scores, and the last key that each row sees, or None."""
         case, functions = self._case, self._of._functions
+        rows = functions.numbers(self.raw, start, chunks.rows)
         if mask is not None:
-            mask = self._rows_of(mask, chunk)
+            mask = self._rows_of(mask, rows, start)
             if mask.shape[-1] != 1:
-                mask = mask[..., chunk.first : chunk.end]
-        if not (chunk.has_last or chunk.has_first):
+                mask = mask[..., chunks.first : chunks.end]
+        if not (chunks.has_last or chunks.has_first):
             return mask, None
-        numbers = functions.numbers(self.raw, chunk.start, chunk.stop) % case.queries
-        last = numbers + (case.keys - case.queries - chunk.first)
-        if chunk.has_first:
-            keys = functions.numbers(self.raw, 0, chunk.end - chunk.first)
+        last = rows % max(case.queries, 1) + (case.keys - case.queries - chunks.first)
+        if chunks.has_first:
+            keys = functions.numbers(self.raw, 0, chunks.end - chunks.first)
             before = keys <= (last - case.options.window)[:, None]
             mask = before if mask is None else mask | before
-        if not chunk.has_last:
+        if not chunks.has_last:
             return mask, None
         return mask, functions.expanded(last, tuple(self.raw.shape[:-1]))
 
-    def _rows_of(self, mask: Any, chunk: Chunk) -> Any:
-        """Returns the rows of a chunk; a view unless they belong to several heads."""
-        *lead, group, queries, keys = mask.shape
-        if group == queries == 1:
-            return mask[..., 0, :, :]
-        pieces, start = [], chunk.start
-        while start < chunk.stop or not pieces:
-            head, query = divmod(start, max(self._case.queries, 1))
-            stop = min(chunk.stop, (head + 1) * self._case.queries)
-            piece = mask[..., head if group > 1 else 0, :, :]
-            if queries > 1:
-                piece = piece[..., query : query + stop - start, :]
-            elif stop < chunk.stop or pieces:
-                piece = self._of._functions.expanded(piece, (*lead, stop - start, keys))
-            pieces.append(piece)
-            start = stop
-        return self._of._joined(pieces, -2)
+    def _rows_of(self, mask: Any, rows: Any, start: Any) -> Any:
+        """Returns the mask of some rows of a key head; a view if they are queries of one head."""
+        *_, group, queries, _ = mask.shape
+        if self._case.group == 1 or group == queries == 1:
+            mask, count = mask[..., 0, :, :], rows.shape[0]
+            return mask if queries == 1 else self._of._functions.rows(mask, -2, start, count)
+        head = rows // self._case.queries if group > 1 else rows * 0
+        return mask[..., head, rows % self._case.queries if queries > 1 else rows * 0, :]
+
+
+def _asked(values: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+    return [value for value, is_wanted in zip(values, wanted, strict=True) if is_wanted]
 
 
 def default_scale(d: int) -> float:

@@ -43,8 +43,8 @@ def checked_options(arrays: Arrays, d: int, causal: Any, *numbers: Any) -> Optio
         window = whole_number(NAME, "window", window, 1)
         if not causal:
             raise ValueError(
-                f"{NAME}: window is {window} and causal is False, expected causal=True: a window is "
-                "the last keys of those that a query sees under the causal rule"
+                f"{NAME}: window is {window} and causal is False, expected causal=True: a window "
+                "counts back from the last key that a query sees under the causal rule"
             )
     scale = default_scale(d) if scale is None else check_scale(NAME, scale)
     softcap = _softcap(NAME, "softcap", softcap)

@@ -14,25 +14,30 @@ from typing import Any
 LEAF = 256
 # Columns in the largest unit of a sum along a row: trees of slices from its multiples are subtrees.
 _UNIT = 1024
-# Bytes of scores that exist at a time, if one head and one leaf of rows do not take more.
+# Bytes of scores that exist at a time, unless one head and one leaf of rows take more.
 _BUDGET = 2**23
 # A causal chunk computes scores that nothing sees, of up to its own number of keys.
 _CAUSAL_CHUNKS = 8
+# A causal loop over equal chunks computes scores of up to the keys of its last chunk.
+_CAUSAL_GROUPS = 4
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Some rows of a key head and the keys that they read.
+class Chunks:
+    """Equal chunks of rows of a key head, one after the other, and the keys that they read.
 
     Attributes:
-      start, stop: the rows.
+      start: the first row of the first chunk.
+      rows: the number of rows in a chunk.
+      count: the number of chunks, 2ⁿ; they are a subtree of a sum over chunks.
       first, end: the keys.
       has_last: a row does not see the last of these keys.
       has_first: a row does not see the first of these keys.
     """
 
     start: int
-    stop: int
+    rows: int
+    count: int
     first: int
     end: int
     has_last: bool = False
@@ -57,24 +62,46 @@ def heads_at_once(lead: Sequence[int], per: int, keys: int, size: int) -> list[i
 
 
 def chunks_of(
-    rows: int, queries: int, keys: int, per: int, causal: bool, window: int | None
-) -> list[Chunk]:
-    """Cuts rows into chunks of `per` rows; there is at least one chunk."""
-    found = []
-    for start in range(0, max(rows, 1), per):
-        stop = min(start + per, rows)
-        if not causal:
-            found.append(Chunk(start, stop, 0, keys))
-            continue
-        is_one_head = stop > start and start // queries == (stop - 1) // queries
-        least, most = (start % queries, (stop - 1) % queries) if is_one_head else (0, queries - 1)
-        shift = keys - queries  # the last key that query 0 sees
-        end = max(most + shift + 1, 0)
-        seen_from = 0 if window is None else max(least + shift + 1 - window, 0)
-        first = _subtree_start(min(seen_from, end), end)
-        has_first = window is not None and most + shift + 1 - window > first
-        found.append(Chunk(start, stop, first, end, least + shift + 1 < end, has_first))
+    rows: int,
+    queries: int,
+    keys: int,
+    per: int,
+    causal: bool,
+    window: int | None,
+    is_unrolled: bool,
+) -> list[Chunks]:
+    """Cuts rows into chunks of `per` rows; there is at least one chunk.
+
+    Args:
+      is_unrolled: each chunk stands alone.
+    """
+    found: list[Chunks] = []
+    start = 0
+    # Under the causal rule, groups of chunks read fewer keys than all chunks together.
+    most = rows // per // _CAUSAL_GROUPS if causal else rows
+    longest = 1 if is_unrolled else 1 << max(most, 1).bit_length() - 1
+    while start < rows or not found:
+        count = min(1 << max((rows - start) // per, 1).bit_length() - 1, longest)
+        each = min(per, rows - start)
+        found.append(_chunks(start, each, count, queries, keys, causal, window))
+        start += each * count
     return found
+
+
+def _chunks(
+    start: int, rows: int, count: int, queries: int, keys: int, causal: bool, window: int | None
+) -> Chunks:
+    stop = start + rows * count
+    if not causal:
+        return Chunks(start, rows, count, 0, keys)
+    is_one_head = stop > start and start // queries == (stop - 1) // queries
+    least, most = (start % queries, (stop - 1) % queries) if is_one_head else (0, queries - 1)
+    shift = keys - queries  # the last key that query 0 sees
+    end = max(most + shift + 1, 0)
+    seen_from = 0 if window is None else max(least + shift + 1 - window, 0)
+    first = _subtree_start(min(seen_from, end), end)
+    has_first = window is not None and most + shift + 1 - window > first
+    return Chunks(start, rows, count, first, end, least + shift + 1 < end, has_first)
 
 
 def _subtree_start(first: int, end: int) -> int:
@@ -104,9 +131,8 @@ class SumOfChunks:
         self._add = add
         self._waiting: list[tuple[int, Part]] = []
 
-    def push(self, part: Part) -> None:
-        """Adds the sum of the next chunk."""
-        chunks = 1
+    def push(self, part: Part, chunks: int = 1) -> None:
+        """Adds the sum of the next chunks."""
         while self._waiting and self._waiting[-1][0] == chunks:
             part = self._add(self._waiting.pop()[1], part)
             chunks *= 2

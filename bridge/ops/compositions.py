@@ -14,7 +14,13 @@ from bridge.ops.product import ProductParams, Shape
 
 
 class Functions(Protocol):
-    """The functions of a framework that a composition needs. All can be differentiated."""
+    """The functions of a framework that a composition needs. All can be differentiated.
+
+    Attributes:
+      is_unrolled: each chunk may have sizes of its own, because a loop of Python runs them.
+    """
+
+    is_unrolled: bool
 
     def product(self, a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
         """Returns a matrix product."""
@@ -37,8 +43,26 @@ class Functions(Protocol):
     def filled(self, like: Any, shape: Shape, value: float) -> Any:
         """Returns an array of one number, of the dtype of `like` and on its device."""
 
-    def numbers(self, like: Any, start: int, stop: int) -> Any:
-        """Returns the integers from start to stop - 1, on the device of `like`."""
+    def numbers(self, like: Any, start: Any, count: int) -> Any:
+        """Returns `count` integers from start on, on the device of `like`."""
+
+    def rows(self, x: Any, dim: int, start: Any, count: int) -> Any:
+        """Returns `count` places of x along a dimension, from start on."""
+
+    def over_chunks(
+        self, step: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]], dim: int, chunks: Any
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Runs a step for each of some equal chunks of rows, one after the other.
+
+        Args:
+          step: step(start) returns arrays with the rows of a chunk in the dimension `dim`, and
+            arrays in the arithmetic dtype to be added up over the chunks, in a binary tree.
+          chunks: has the attributes start, rows, and count, which is a power of two, 1 if
+            `is_unrolled`.
+
+        Returns:
+          Arrays with the rows of all chunks, and the sums.
+        """
 
     def in_parts(
         self,

@@ -92,7 +92,8 @@ class Composition:
                 own[place] = x
             return self._forward(*own, slots=slots, options=options)
 
-        return jax.jvp(of_moving, [present[place] for place in places], tangents)[1]  # type: ignore[no-any-return]
+        own = tuple([present[place] for place in places])
+        return jax.jvp(of_moving, own, tuple(tangents))[1]  # type: ignore[no-any-return]
 
     def _jvp(self, primals: Any, tangents: Any, *, slots: Any, options: Any) -> Any:
         result = self._primitive.bind(*primals, slots=slots, options=options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from bridge.jax._adapter.arrays import entry
 from bridge.jax._adapter.primitive import call
 from bridge.jax._adapter.products import product
 from bridge.ops.definition import Call
+from bridge.ops.sums import sum_of
 
 __all__ = [
     "concatenated",
@@ -21,9 +23,12 @@ __all__ = [
     "expanded",
     "filled",
     "in_parts",
+    "is_unrolled",
     "numbers",
+    "over_chunks",
     "product",
     "reshaped",
+    "rows",
     "run",
 ]
 
@@ -48,8 +53,43 @@ def filled(like: jax.Array, shape: tuple[int, ...], value: float) -> jax.Array:
     return jnp.full(shape, value, like.dtype)
 
 
-def numbers(like: jax.Array, start: int, stop: int) -> jax.Array:
-    return jnp.arange(start, stop)
+def numbers(like: jax.Array, start: Any, count: int) -> jax.Array:
+    return start + jnp.arange(count)
+
+
+def rows(x: jax.Array, dim: int, start: Any, count: int) -> jax.Array:
+    if isinstance(start, int):
+        return lax.slice_in_dim(x, start, start + count, axis=dim)
+    return lax.dynamic_slice_in_dim(x, start, count, dim)
+
+
+is_unrolled = False
+
+
+def over_chunks(step: Callable[[Any], Any], dim: int, chunks: Any) -> Any:
+    if chunks.count == 1:
+        return step(chunks.start)
+
+    def run_some(count: int, first: jax.Array) -> Any:
+        """Runs 2ⁿ chunks: two times half of them, so that the sums add up in a tree."""
+        if count == 1:
+            return step(chunks.start + first * chunks.rows)
+        half = count // 2
+        halves = first + half * jnp.arange(2)
+        arrays, sums = lax.map(functools.partial(run_some, half), halves)
+        return [_joined(x, dim) for x in arrays], [_sum(x[0], x[1]) for x in sums]
+
+    return run_some(chunks.count, jnp.zeros((), int))
+
+
+def _joined(x: jax.Array, dim: int) -> jax.Array:
+    """Joins two arrays `[2, ...]` along a dimension of each."""
+    moved = jnp.moveaxis(x, 0, dim)
+    return moved.reshape(*moved.shape[:dim], -1, *moved.shape[dim + 2 :])
+
+
+def _sum(x: jax.Array, y: jax.Array) -> jax.Array:
+    return run(sum_of(x, y, x.dtype.name, x.dtype.name))
 
 
 def in_parts(

@@ -20,9 +20,12 @@ __all__ = [
     "expanded",
     "filled",
     "in_parts",
+    "is_unrolled",
     "numbers",
+    "over_chunks",
     "product",
     "reshaped",
+    "rows",
     "run",
 ]
 
@@ -47,8 +50,19 @@ def filled(like: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
     return like.new_full(shape, value)
 
 
-def numbers(like: Tensor, start: int, stop: int) -> Tensor:
-    return torch.arange(start, stop, device=like.device)
+def numbers(like: Tensor, start: int, count: int) -> Tensor:
+    return torch.arange(start, start + count, device=like.device)
+
+
+def rows(x: Tensor, dim: int, start: int, count: int) -> Tensor:
+    return x.narrow(dim, start, count)
+
+
+is_unrolled = True
+
+
+def over_chunks(step: Callable[[int], Any], dim: int, chunks: Any) -> Any:
+    return step(chunks.start)
 
 
 def in_parts(
