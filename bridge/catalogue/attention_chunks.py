@@ -55,8 +55,8 @@ def heads_at_once(lead: Sequence[int], per: int, keys: int, size: int) -> list[i
     fits = max(_BUDGET // max(per * keys * size, 1), 1)
     sizes: list[int] = []
     for full in reversed(lead):
-        own = next(n for n in range(max(min(full, fits), 1), 0, -1) if full % n == 0)
-        fits = fits // own if own == full else 1
+        own = next(n for n in range(min(full, fits), -1, -1) if n == 0 or full % n == 0)
+        fits = fits // max(own, 1) if own == full else 1
         sizes.insert(0, own)
     return sizes
 
