@@ -75,7 +75,7 @@ def reference(
     dk = scale * np.einsum("...qk,...qd->...kd", ds, q)
     dv = np.einsum("...qk,...qe->...ke", p, g)
     for name, d in (("k", dk), ("v", dv)):
-        *lead, heads, keys, features = d.shape
+        *lead, _, keys, features = d.shape
         found[name] = d.reshape(*lead, k.shape[-3], group, keys, features).sum(-3)
     if sink is not None:
         rows = -(of_sink * mean)[..., 0].sum(-1)
