@@ -14,6 +14,7 @@ register_handlers()
 
 from bridge.jax._collectives.all_gather import all_gather
 from bridge.jax._invariant.context import invariant
+from bridge.jax._ops.attention import attention
 from bridge.jax._ops.bias_dropout_add import bias_dropout_add
 from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.cross_entropy import cross_entropy
@@ -40,6 +41,7 @@ _OF_TORCH = {"from_torch": "_from_torch.functions", "torch_errors": "_from_torch
 
 __all__ = [
     "all_gather",
+    "attention",
     "bias_dropout_add",
     "bias_gelu",
     "cross_entropy",

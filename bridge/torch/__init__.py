@@ -18,6 +18,7 @@ from bridge.torch._adapter.kernels import keep_memory as _keep_memory
 from bridge.torch._adapter.kernels import load_kernels as _load_kernels
 from bridge.torch._collectives.all_gather import all_gather
 from bridge.torch._invariant.mode import invariant
+from bridge.torch._ops.attention import attention
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
 from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
 from bridge.torch._ops.cross_entropy import cross_entropy
@@ -74,6 +75,7 @@ __all__ = [
     "SquaredReLU",
     "SwiGLU",
     "all_gather",
+    "attention",
     "bias_dropout_add",
     "bias_gelu",
     "bias_gelu_",
