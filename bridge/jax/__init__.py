@@ -17,6 +17,7 @@ from bridge.jax._invariant.context import invariant
 from bridge.jax._ops.bias_dropout_add import bias_dropout_add
 from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.cross_entropy import cross_entropy
+from bridge.jax._ops.embedding import embedding
 from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
@@ -42,6 +43,7 @@ __all__ = [
     "bias_dropout_add",
     "bias_gelu",
     "cross_entropy",
+    "embedding",
     "geglu",
     "glu",
     "invariant",
