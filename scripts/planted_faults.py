@@ -980,7 +980,7 @@ EMBEDDINGS = (
     Fault(
         "the positions of an id are added in decreasing order",
         "bridge/torch/_adapter/embeddings.py",
-        "sorted_ids, order = torch.sort(ids.long(), stable=True)",
+        "sorted_ids, order = torch.sort(ids.long().contiguous(), stable=True)",
         "sorted_ids, order = torch.sort(ids.long().flip(1), stable=True)\n"
         "    order = count - 1 - order",
         tests=f"{_EMBEDDING}::test_values_and_derivatives",

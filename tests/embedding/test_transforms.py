@@ -128,8 +128,8 @@ def test_derivatives_of_any_order() -> None:
             lambda w: bridge.jax.embedding(ids, w), (weight,), ([weight * 2, weight * 3],)
         )
     same(value, weight[ids])
-    same(second, weight[ids] * 2)
-    same(third, weight[ids] * 3)
+    np.testing.assert_allclose(second, weight[ids] * 2)
+    np.testing.assert_allclose(third, weight[ids] * 3)
 
 
 @each
@@ -242,11 +242,8 @@ def test_scan_and_remat(rng: np.random.Generator) -> None:
 
 def test_sharded(rng: np.random.Generator) -> None:
     """Under jit XLA gathers split arrays for the gradient, which keeps its bits."""
-    devices = jax.devices()
-    if len(devices) < 2:
-        pytest.skip("needs two devices")
     ids, weight, g = (x[:2] if i != 1 else x for i, x in enumerate(operands(rng)))
-    mesh = Mesh(np.array(devices[:2]), ("data",))
+    mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
     split = NamedSharding(mesh, PartitionSpec("data"))
     on_mesh = [jax.device_put(x, split) for x in (ids, g)]
     table = jax.device_put(weight, NamedSharding(mesh, PartitionSpec()))
@@ -256,16 +253,14 @@ def test_sharded(rng: np.random.Generator) -> None:
 
 def test_inside_shard_map(rng: np.random.Generator) -> None:
     """Each device has its positions; the gradient of a replicated table is added over devices."""
-    devices = jax.devices()[:2]
     ids, weight, g = (x[:2] if i != 1 else x for i, x in enumerate(operands(rng)))
-    mesh, spec = Mesh(np.array(devices), ("data",)), PartitionSpec("data")
+    mesh, spec = Mesh(np.array(jax.devices()[:2]), ("data",)), PartitionSpec("data")
     run = jax.shard_map(
         bridge.jax.embedding, mesh=mesh, in_specs=(spec, PartitionSpec()), out_specs=spec
     )
     same(jax.jit(run)(ids, weight), weight[ids])
     found = jax.jit(lambda i, w, c: jax.vjp(lambda x: run(i, x), w)[1](c)[0])(ids, weight, g)
-    if len(devices) == 2:
-        same(found, sums(g[0], ids[0], N) + sums(g[1], ids[1], N))
+    same(found, sums(g[0], ids[0], N) + sums(g[1], ids[1], N))
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])

@@ -59,7 +59,7 @@ def _take(weight: Tensor, ids: Tensor, marks: bool) -> Tensor:
 
 def _add(g: Tensor, ids: Tensor, rows: int) -> Tensor:
     batch, count, cols = g.shape
-    sorted_ids, order = torch.sort(ids.long(), stable=True)
+    sorted_ids, order = torch.sort(ids.long().contiguous(), stable=True)
     dtype = dtype_word(g.dtype)
     result = new_memory((batch, rows, cols), dtype, g)
     workspace = None
