@@ -22,6 +22,7 @@ FAMILIES = (
     "bias_dropout_add",
     "bias_gelu",
     "cross_entropy",
+    "embedding",
     "gates",
     "linear_cross_entropy",
     "log_probs",

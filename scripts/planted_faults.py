@@ -996,6 +996,53 @@ PRODUCTS = (
     ),
 )
 
+_EMBEDDING = "tests/embedding/test_bits.py"
+EMBEDDINGS = (
+    Fault(
+        "the positions of an id are added in decreasing order",
+        "bridge/torch/_adapter/embeddings.py",
+        "sorted_ids, order = torch.sort(ids.long().contiguous(), stable=True)",
+        "sorted_ids, order = torch.sort(ids.long().flip(1), stable=True)\n"
+        "    order = count - 1 - order",
+        tests=f"{_EMBEDDING}::test_values_and_derivatives",
+    ),
+    Fault(
+        "a leaf of a row's gradient has 15 positions",
+        "cpp/tiles/column_stack.h",
+        "if (++rows < kLeafRows) return;",
+        "if (++rows < kLeafRows - 1) return;",
+        tests=f"{_EMBEDDING}::test_values_and_derivatives",
+    ),
+    Fault(
+        "a part of the rows begins behind the positions of its first one",
+        "cpp/embedding/embedding.cpp",
+        "            position_of(batch, first),",
+        "            position_of(batch, first + 1),",
+        tests=f"{_EMBEDDING}::test_threads_and_instruction_sets",
+    ),
+    Fault(
+        "a negative id counts from the end under jit",
+        "bridge/jax/_adapter/embeddings.py",
+        "index = jnp.where(is_row, ids, 0)",
+        "is_row, index = is_row | (ids >= -rows), jnp.where(ids < 0, ids + rows, ids)",
+        tests="tests/embedding/test_transforms.py::test_out_of_range_in_a_trace",
+    ),
+    Fault(
+        "an id out of range has a tangent of NaN",
+        "bridge/torch/_adapter/embeddings.py",
+        "rows_of(x, ids, marks=False)",
+        "rows_of(x, ids)",
+        tests="tests/embedding/test_transforms.py::test_out_of_range_in_a_trace",
+    ),
+    Fault(
+        "vmap over ids alone reads its results in another order",
+        "bridge/torch/_adapter/embeddings.py",
+        "moved = ids.movedim(in_dims[1], 1)",
+        "moved = ids.movedim(in_dims[1], 1).flip(1)",
+        tests="tests/embedding/test_transforms.py::test_vmap",
+    ),
+)
+
 BUILD = (
     Fault(
         "a build without NumPy rounds no constant to float32",
@@ -1150,6 +1197,7 @@ FAULTS = (
     *TABLES,
     *MASKS,
     *PRODUCTS,
+    *EMBEDDINGS,
     *BUILD,
     *INVARIANT,
     *OPTIMIZERS,
