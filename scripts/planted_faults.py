@@ -974,6 +974,22 @@ PRODUCTS = (
         tests="tests/products/test_public.py::test_zeros_are_absent",
     ),
     Fault(
+        "a part of a contraction that is no subtree counts as one",
+        "bridge/ops/product_splits.py",
+        "leaves & -leaves == leaves",
+        "leaves > 0",
+        tests="tests/jax/test_sharded_products.py::test_values_and_gradients",
+        keyword="three",
+    ),
+    Fault(
+        "the sums of all devices are added in a chain",
+        "bridge/ops/product_splits.py",
+        "    while parts > 2:",
+        "    while parts > 4:",
+        tests="tests/jax/test_sharded_products.py::test_values_and_gradients",
+        keyword="both axes",
+    ),
+    Fault(
         "a gradient of a product counts the absent terms",
         "bridge/ops/product.py",
         "own = ProductParams(dtype, not params.transposed_a, False, params.skips_zeros)",

@@ -27,7 +27,7 @@ from bridge._private.jax import (
     register_lowering,
     with_devices,
 )
-from bridge.jax._adapter.avals import vary_alike
+from bridge.jax._adapter.avals import split_as, vary_alike
 from bridge.jax._adapter.ffi import PLATFORMS
 from bridge.jax._adapter.primitive import call
 from bridge.jax._sharded.partitioning import has_explicit_axes, name_in_cache_key
@@ -59,6 +59,14 @@ class _Primitives:
     @staticmethod
     def reshaped(x: Any, shape: tuple[int, ...]) -> Any:
         return jnp.reshape(x, shape)
+
+    @staticmethod
+    def ones(like: Any, shape: tuple[int, ...]) -> Any:
+        return jnp.ones(shape, like.dtype)
+
+    @staticmethod
+    def concatenated(arrays: Sequence[Any]) -> Any:
+        return jnp.concatenate(arrays)
 
     @staticmethod
     def joins_rows(x: Any) -> bool:
@@ -108,18 +116,14 @@ def _transpose(g: Any, a: Any, b: Any, bias: Any = None, *, params: ProductParam
     found: list[Any] = [None] * len(places)
     if type(g) is Zero:
         return [None if aval is None else Zero(aval) for aval in avals]
+    dtypes = ["" if aval is None else aval.dtype.name for aval in avals]
     if linear[0]:
-        found[0] = rules.cotangent_of_a(
-            PRIMITIVES, avals[0].shape, b, g, params, avals[0].dtype.name
-        )
+        found[0] = rules.cotangent_of_a(PRIMITIVES, avals[0].shape, b, g, params, dtypes[0])
     if linear[1]:
-        found[1] = rules.cotangent_of_b(
-            PRIMITIVES, a, avals[1].shape, g, params, avals[1].dtype.name
-        )
+        found[1] = rules.cotangent_of_b(PRIMITIVES, a, avals[1].shape, g, params, dtypes[1])
     if len(places) == 3 and linear[2]:
-        found[2] = rules.cotangent_of_bias(
-            PRIMITIVES, avals[2].shape, g, params, avals[2].dtype.name
-        )
+        found[2] = rules.cotangent_of_bias(PRIMITIVES, avals[2].shape, g, params, dtypes[2])
+    found = [x if x is None else split_as(x, aval) for x, aval in zip(found, avals, strict=True)]
     return found
 
 
@@ -145,7 +149,7 @@ def _lower(context: Any, *operands: Any, params: ProductParams) -> Any:
     if where is not None:
         avals = context.avals_in
         site = ProductSite(
-            lambda a, b, bias, own: product(a, b, bias, own),
+            PRIMITIVES,
             params,
             tuple(aval.shape for aval in avals),
             tuple(aval.dtype.name for aval in avals),

@@ -1,21 +1,17 @@
 """Matrix products on arrays that are split over devices outside `shard_map`.
 
-Batches, rows and columns of the result may be split; every device computes its part. A contraction
-may be split where each device has a power of two of leaves: its sum is then a subtree of the
-whole sum, the devices exchange these sums, and each adds them in the tree. Any other split is
-gathered.
+`bridge.ops.product_splits` says which splits stay; any other split is gathered.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental.custom_partitioning import ArrayMapping, SdyShardingRule, custom_partitioning
@@ -24,23 +20,22 @@ from jax.sharding import Mesh, NamedSharding
 from bridge._private.jax import assignment_of, partitions_of
 from bridge.jax._sharded.partitioning import FREE_MESH, mesh_of, parts_by_device, split_of_parts
 from bridge.jax._sharded.split import Split
-from bridge.ops.product import LEAF, ProductParams, Shape, sizes
-
-Run = Callable[[Any, Any, Any, ProductParams], Any]
+from bridge.ops.product import ProductParams, Shape
+from bridge.ops.product_splits import Arrays, added, dims_of, own_params, space_of, supported
 
 
 @dataclass(frozen=True)
 class ProductSite:
-    """A product in a program: its space has the batches, m, n and k as dimensions.
+    """A product in a program.
 
     Attributes:
-      run: computes a product of whole arrays.
+      arrays: functions of JAX, among them the product of whole arrays.
       params: of the product.
-      shapes: of a, b and perhaps the bias.
+      shapes, dtypes: of a, b and perhaps the bias.
       x64: the setting of JAX; XLA asks for the program of a shard in another thread.
     """
 
-    run: Run
+    arrays: Arrays
     params: ProductParams
     shapes: tuple[Shape, ...]
     dtypes: tuple[str, ...]
@@ -48,22 +43,10 @@ class ProductSite:
 
     @property
     def space(self) -> Shape:
-        a, b, *_ = self.shapes
-        batches = (y if x == 1 else x for x, y in zip(a[:-2], b[:-2], strict=True))
-        return (*batches, *sizes(a, b, self.params))
+        return space_of(self.shapes, self.params)
 
     def dims(self) -> list[list[int | None]]:
-        """Maps the dimensions of all operands and of the result to those of the space."""
-        count = len(self.space) - 3
-        m, n, k = range(count, count + 3)
-        own = [(k, m) if self.params.transposed_a else (m, k)]
-        own += [(n, k) if self.params.transposed_b else (k, n)]
-        own += [(n,)] * (len(self.shapes) - 2)
-        found: list[list[int | None]] = []
-        for shape, last in zip(self.shapes, own, strict=True):
-            batches = shape[: len(shape) - len(last)]
-            found.append([*(i if s > 1 else None for i, s in enumerate(batches)), *last])
-        return [*found, [*range(count), m, n]]
+        return dims_of(self.shapes, self.params)
 
     def rule(self) -> SdyShardingRule:
         """Returns the rule by which XLA may carry a split from one array to another."""
@@ -74,50 +57,16 @@ class ProductSite:
         )
         return SdyShardingRule(tuple(operands), (result,))
 
-    def supported(self, split: Split, *, alone: bool) -> Split:
-        """Returns the part of a split that shards can keep."""
-        last = len(split.shape) - 1
-        axes = list(split.axes)
-        for dim, size in enumerate(split.shape):
-            leaves = split.local(dim) // LEAF if size % split.parts(dim) == 0 else 0
-            is_subtree = (
-                size > 0 and split.local(dim) == leaves * LEAF and leaves & -leaves == leaves
-            )
-            if size == 0 or size % split.parts(dim) or (dim == last and (alone or not is_subtree)):
-                axes[dim] = ()
-        return replace(split, axes=tuple(axes))
-
     def on_shard(self, split: Split | None, *operands: Any) -> Any:
         """Returns the result of one shard, or of the whole call if split is None."""
         a, b, *rest = operands
         bias = rest[0] if rest else None
         with jax.enable_x64(self.x64):
             if split is None or split.parts(len(split.shape) - 1) == 1:
-                return self.run(a, b, bias, self.params)
-            wide = "float64" if "float64" in (*self.dtypes, self.params.dtype) else "float32"
-            own = self.run(a, b, None, replace(self.params, dtype=wide))
-            return self._added(_gathered(own, split.axes[-1]), bias)
-
-    def _added(self, sums: Any, bias: Any) -> Any:
-        """Adds `[parts, *batches, m, n]` in the tree; only the last sum is rounded.
-
-        The kernels of a product add here, since XLA on a CPU flushes subnormal numbers.
-        """
-        dtype, (parts, *batches, m, n) = sums.dtype.name, sums.shape
-        while parts > 2:
-            pairs = sums[: parts // 2 * 2].reshape(parts // 2, 2, -1)
-            ones = jnp.ones((parts // 2, 1, 2), sums.dtype)
-            added = self.run(ones, pairs, None, ProductParams(dtype))
-            added = added.reshape(-1, *batches, m, n)
-            sums = jnp.concatenate([added, sums[parts // 2 * 2 :]]) if parts % 2 else added
-            parts = sums.shape[0]
-        # The pair is the contraction of a product whose batches are the batches and the rows.
-        pair = jnp.moveaxis(sums, 0, -2)
-        if bias is not None and bias.ndim > 1:
-            bias = jnp.expand_dims(bias, -2)
-        ones = jnp.ones((*(1,) * len(batches), 1, 1, parts), sums.dtype)
-        params = ProductParams(self.params.dtype)
-        return self.run(ones, pair, bias, params).reshape(*batches, m, n)
+                return self.arrays.product(a, b, bias, self.params)
+            own = own_params(self.params, self.dtypes)
+            sums = _gathered(self.arrays.product(a, b, None, own), split.axes[-1])
+            return added(self.arrays, sums, bias, self.params.dtype, own.dtype)
 
 
 def _gathered(own: Any, axes: tuple[str, ...]) -> Any:
@@ -182,7 +131,7 @@ def _agreed(site: ProductSite, alone: bool, arrays: Sequence[Any]) -> tuple[Spli
             used = [*itertools.chain(*found.axes)]
             wanted = sum(bool(row.any()) for row in given)
             if len(set(used)) == len(used) and sum(map(bool, found.axes)) == wanted:
-                kept = site.supported(found, alone=alone)
+                kept = supported(found, alone=alone)
                 if kept.axes[dim]:
                     part, split = given, found
     return split, mesh_of(devices, split)
@@ -213,7 +162,7 @@ def on_explicit_axes(site: ProductSite, *operands: Any) -> Any:
         k = ()
     axes = (*map(_names, spec), k)
     typed = Split(site.space, axes, tuple(mesh.shape.items()))
-    split = site.supported(typed, alone=False)
+    split = supported(typed)
     *operand_dims, result_dims = site.dims()
     placed = [
         jax.sharding.reshard(operand, NamedSharding(mesh, split.spec(dims)))
