@@ -15,6 +15,7 @@ from typing import Any
 from bridge import lang as bl
 from bridge.catalogue.checks import finite, number
 from bridge.catalogue.declaration import declared, named
+from bridge.ops.arrays import Arrays
 
 _decay = number("a number from 0 on, below 1", lambda value: 0.0 <= value < 1.0)
 not_negative = number("a finite number from 0 on", lambda value: 0.0 <= value < math.inf)
@@ -23,6 +24,7 @@ SGD_CHECKS = {"momentum": not_negative, "dampening": finite}
 
 _LEAST_COLUMNS = 64  # shorter rows would spend their time on the numbers of a row
 _COLUMNS, _LONG = 4096, 1 << 16
+_PART = 1 << 17  # of a long sum: 2⁷ chunks of 1024 columns
 
 
 def row_shape(shape: Sequence[int]) -> tuple[int, ...]:
@@ -219,6 +221,34 @@ def parameter_plus_update(p: bl.Full, update: bl.Full):
 @named("clip_by_global_norm")
 def sum_of_squares(g: bl.Full):
     return bl.sum(g * g)
+
+
+@declared()
+@named("clip_by_global_norm")
+def pair_sums(nodes: bl.Pairs):
+    first, second = nodes
+    return first + second
+
+
+def squares(arrays: Arrays, flat: Any) -> Any:
+    """Returns `[1]`: the sum of the squares of a vector, in the tree of one row.
+
+    A long vector is cut into parts that are subtrees of the row, for several threads. Pairs of
+    their sums are then added level by level, as the tree adds them: a part without a partner moves
+    up unchanged.
+    """
+    sums, pairs = arrays.entry(sum_of_squares), arrays.entry(pair_sums)
+    count = flat.shape[0] // _PART
+    if count < 2:
+        return sums.run((flat.reshape(1, -1),), None)
+    cut = count * _PART
+    nodes = sums.run((flat[:cut].reshape(count, _PART),), None)
+    if cut < flat.shape[0]:
+        nodes = arrays.concatenated(nodes, sums.run((flat[cut:].reshape(1, -1),), None))
+    while (count := nodes.shape[0]) > 1:
+        added = pairs.run((nodes[: count // 2 * 2],), None)
+        nodes = arrays.concatenated(added, nodes[-1:]) if count % 2 else added
+    return nodes
 
 
 @declared()

@@ -35,9 +35,9 @@ class Numbers:
 
     def step(self, count: Tensor, p: Tensor) -> Tensor:
         """Returns the step count of the state as an integer on the device of p."""
-        if count.is_cpu:
+        if count.is_cpu and not torch.compiler.is_compiling():
             return self.integer(int(count), p.device)
-        return count.to(p.device, torch.int64)  # without a wait for the device
+        return count.to(p.device, torch.int64)  # without a wait for the device, or a graph break
 
     def integer(self, value: int, device: torch.device) -> Tensor:
         key = value, device
