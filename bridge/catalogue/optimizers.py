@@ -25,6 +25,7 @@ SGD_CHECKS = {"momentum": not_negative, "dampening": finite}
 _LEAST_COLUMNS = 64  # shorter rows would spend their time on the numbers of a row
 _COLUMNS, _LONG = 4096, 1 << 16
 _PART = 1 << 17  # of a long sum: 2⁷ chunks of 1024 columns
+_LEAST_PARTS = 16  # fewer take less time as one row than the calls for pairs
 
 
 def row_shape(shape: Sequence[int]) -> tuple[int, ...]:
@@ -33,7 +34,7 @@ def row_shape(shape: Sequence[int]) -> tuple[int, ...]:
     Last dimensions are joined into rows of at least 64 columns. A long vector becomes rows of a
     power of two, for several threads. The bits do not depend on it.
     """
-    shape = tuple(shape)
+    shape = tuple(shape) or (1,)
     if len(shape) == 1 and shape[0] >= _LONG:
         columns = math.gcd(shape[0], _COLUMNS)
         return (shape[0] // columns, columns) if columns >= _LEAST_COLUMNS else shape
@@ -88,9 +89,9 @@ def adamw_parameter(
     p: bl.Full,
     m: bl.Full,
     v: bl.Full,
-    lr: bl.Table,
+    lr: bl.PerRow,
     step: bl.Integer,
-    weight_decay: bl.Table | None = None,
+    weight_decay: bl.PerRow | None = None,
     *,
     b1: float = 0.9,
     b2: float = 0.999,
@@ -150,7 +151,7 @@ def sgd_buffer(
     p: bl.Full,
     g: bl.Full,
     step: bl.Integer,
-    weight_decay: bl.Table | None = None,
+    weight_decay: bl.PerRow | None = None,
     *,
     momentum: float = 0.9,
     dampening: float = 0.0,
@@ -165,9 +166,9 @@ def sgd_buffer(
 def sgd_parameter(
     p: bl.Full,
     g: bl.Full,
-    lr: bl.Table,
+    lr: bl.PerRow,
     buffer: bl.Full | None = None,
-    weight_decay: bl.Table | None = None,
+    weight_decay: bl.PerRow | None = None,
     *,
     momentum: float = 0.9,
     nesterov: bool = False,
@@ -237,10 +238,10 @@ def squares(arrays: Arrays, flat: Any) -> Any:
     their sums are then added level by level, as the tree adds them: a part without a partner moves
     up unchanged.
     """
-    sums, pairs = arrays.entry(sum_of_squares), arrays.entry(pair_sums)
-    count = flat.shape[0] // _PART
-    if count < 2:
+    sums, count = arrays.entry(sum_of_squares), flat.shape[0] // _PART
+    if count < _LEAST_PARTS:
         return sums.run((flat.reshape(1, -1),), None)
+    pairs = arrays.entry(pair_sums)
     cut = count * _PART
     nodes = sums.run((flat[:cut].reshape(count, _PART),), None)
     if cut < flat.shape[0]:
@@ -261,5 +262,5 @@ def norm_and_factor(sums: bl.Full, limit: bl.PerRow):
 
 @declared()
 @named("clip_by_global_norm")
-def clipped(g: bl.Full, factor: bl.Table):
+def clipped(g: bl.Full, factor: bl.PerRow):
     return _like(g * factor, g)

@@ -69,7 +69,8 @@ def clip_by_global_norm(max_norm: Any) -> Optimizer:
         factor = factors.reshape(())
 
         def run(g: Any, _: Any) -> Any:
-            return (optimizers.clipped.jax(g, factor.astype(arithmetic_of(g))),)
+            own = jnp.broadcast_to(factor.astype(arithmetic_of(g)), g.shape[:-1])
+            return (optimizers.clipped.jax(g, own),)
 
         (scaled,) = leaves.run(run, 1)
         return scaled, ClipState(norms.reshape(()))

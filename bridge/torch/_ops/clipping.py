@@ -17,6 +17,7 @@ from bridge.torch._adapter import arrays
 from bridge.torch._adapter.kernels import dtype_word
 from bridge.torch._ops.optimizer_operands import arithmetic_of, as_rows
 
+_clipped = optimizers.clipped.entry("torch").run
 _EXPECTED = "expected tensors, or pairs of a name and a tensor"
 _max_norm = number("a number from 0 on", lambda value: value >= 0)
 
@@ -83,8 +84,9 @@ def clip_grad_norm_(
     if error_if_nonfinite and not math.isfinite(norm):
         raise RuntimeError(f"{name}: the norm of the gradients is {norm.item()}, expected a number")
     for g in gradients:
-        g = as_rows(g, g)[0]
-        optimizers.clipped.torch(g, factor.to(g.device, arithmetic_of(g)), out=g)
+        g = as_rows(g)[0]
+        own = factor.to(g.device, arithmetic_of(g)).expand(g.shape[:-1])
+        _clipped((g, own), g)
     return norm
 
 
