@@ -1194,6 +1194,14 @@ OPTIMIZERS = (
         keyword="order",
     ),
     Fault(
+        "clipping: a part without a partner is the first of the next level",
+        _OPTIMIZERS,
+        "arrays.concatenated(added, nodes[-1:])",
+        "arrays.concatenated(nodes[-1:], added)",
+        tests=_CLIPPING,
+        keyword="subtrees",
+    ),
+    Fault(
         "bridge.torch.optim: the state of 16-bit parameters is rounded when it is loaded",
         "bridge/torch/optim.py",
         "if p.dtype in (torch.float16, torch.bfloat16):",

@@ -15,6 +15,7 @@ from typing import Any
 from bridge import lang as bl
 from bridge.catalogue.checks import finite, number
 from bridge.catalogue.declaration import declared, named
+from bridge.ops.arrays import Arrays
 
 _decay = number("a number from 0 on, below 1", lambda value: 0.0 <= value < 1.0)
 not_negative = number("a finite number from 0 on", lambda value: 0.0 <= value < math.inf)
@@ -23,6 +24,8 @@ SGD_CHECKS = {"momentum": not_negative, "dampening": finite}
 
 _LEAST_COLUMNS = 64  # shorter rows would spend their time on the numbers of a row
 _COLUMNS, _LONG = 4096, 1 << 16
+_PART = 1 << 17  # of a long sum: 2⁷ chunks of 1024 columns
+_LEAST_PARTS = 16  # fewer take less time as one row than the calls for pairs
 
 
 def row_shape(shape: Sequence[int]) -> tuple[int, ...]:
@@ -31,7 +34,7 @@ def row_shape(shape: Sequence[int]) -> tuple[int, ...]:
     Last dimensions are joined into rows of at least 64 columns. A long vector becomes rows of a
     power of two, for several threads. The bits do not depend on it.
     """
-    shape = tuple(shape)
+    shape = tuple(shape) or (1,)
     if len(shape) == 1 and shape[0] >= _LONG:
         columns = math.gcd(shape[0], _COLUMNS)
         return (shape[0] // columns, columns) if columns >= _LEAST_COLUMNS else shape
@@ -86,9 +89,9 @@ def adamw_parameter(
     p: bl.Full,
     m: bl.Full,
     v: bl.Full,
-    lr: bl.Table,
+    lr: bl.PerRow,
     step: bl.Integer,
-    weight_decay: bl.Table | None = None,
+    weight_decay: bl.PerRow | None = None,
     *,
     b1: float = 0.9,
     b2: float = 0.999,
@@ -148,7 +151,7 @@ def sgd_buffer(
     p: bl.Full,
     g: bl.Full,
     step: bl.Integer,
-    weight_decay: bl.Table | None = None,
+    weight_decay: bl.PerRow | None = None,
     *,
     momentum: float = 0.9,
     dampening: float = 0.0,
@@ -163,9 +166,9 @@ def sgd_buffer(
 def sgd_parameter(
     p: bl.Full,
     g: bl.Full,
-    lr: bl.Table,
+    lr: bl.PerRow,
     buffer: bl.Full | None = None,
-    weight_decay: bl.Table | None = None,
+    weight_decay: bl.PerRow | None = None,
     *,
     momentum: float = 0.9,
     nesterov: bool = False,
@@ -223,6 +226,34 @@ def sum_of_squares(g: bl.Full):
 
 @declared()
 @named("clip_by_global_norm")
+def pair_sums(nodes: bl.Pairs):
+    first, second = nodes
+    return first + second
+
+
+def squares(arrays: Arrays, flat: Any) -> Any:
+    """Returns `[1]`: the sum of the squares of a vector, in the tree of one row.
+
+    A long vector is cut into parts that are subtrees of the row, for several threads. Pairs of
+    their sums are then added level by level, as the tree adds them: a part without a partner moves
+    up unchanged.
+    """
+    sums, count = arrays.entry(sum_of_squares), flat.shape[0] // _PART
+    if count < _LEAST_PARTS:
+        return sums.run((flat.reshape(1, -1),), None)
+    pairs = arrays.entry(pair_sums)
+    cut = count * _PART
+    nodes = sums.run((flat[:cut].reshape(count, _PART),), None)
+    if cut < flat.shape[0]:
+        nodes = arrays.concatenated(nodes, sums.run((flat[cut:].reshape(1, -1),), None))
+    while (count := nodes.shape[0]) > 1:
+        added = pairs.run((nodes[: count // 2 * 2],), None)
+        nodes = arrays.concatenated(added, nodes[-1:]) if count % 2 else added
+    return nodes
+
+
+@declared()
+@named("clip_by_global_norm")
 def norm_and_factor(sums: bl.Full, limit: bl.PerRow):
     norm = bl.sqrt(bl.sum(sums))
     # The factor is min(1, limit/norm), without the NaN of 0/0.
@@ -231,5 +262,5 @@ def norm_and_factor(sums: bl.Full, limit: bl.PerRow):
 
 @declared()
 @named("clip_by_global_norm")
-def clipped(g: bl.Full, factor: bl.Table):
+def clipped(g: bl.Full, factor: bl.PerRow):
     return _like(g * factor, g)

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from bridge.catalogue import optimizers
 from bridge.catalogue.checks import check_each
 from bridge.jax._adapter.arguments import refuse_traced
+from bridge.jax._adapter.avals import split_as
 from bridge.jax._ops.clipping import ClipState, clip_by_global_norm
-from bridge.jax._ops.leaves import Leaves, Optimizer, arithmetic_of
+from bridge.jax._ops.leaves import Leaves, Optimizer, arithmetic_of, reshaped
 
 __all__ = [
     "AdamWState",
@@ -204,8 +205,9 @@ def apply_updates(params: Any, updates: Any) -> Any:
         if update is None or p is None:
             return p
         shape = optimizers.row_shape(p.shape)
-        added = optimizers.parameter_plus_update.jax(p.reshape(shape), update.reshape(shape))
-        return added.reshape(p.shape)
+        rows = reshaped(p, shape), reshaped(update, shape)
+        added = optimizers.parameter_plus_update.jax(*rows).reshape(p.shape)
+        return split_as(added, jax.typeof(p))
 
     return jax.tree.map(add, params, updates, is_leaf=lambda leaf: leaf is None)
 

@@ -92,9 +92,9 @@ def arrays(values: dict[str, Any]) -> dict[str, jax.Array]:
 
 
 def numbers(value: Any) -> Any:
-    """Returns a tensor or an array as float64 NumPy, which keeps every bit but those of NaN."""
+    """Returns a float64 copy in NumPy, which keeps every bit but those of NaN."""
     if isinstance(value, torch.Tensor):
-        return value.detach().double().numpy()
+        return value.detach().double().numpy().copy()
     return np.asarray(value).astype(np.float64)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,8 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from bridge.catalogue.optimizers import squares
 from bridge.jax import optim as in_jax
+from bridge.jax._adapter import arrays as jax_arrays
 from bridge.torch import optim as in_torch
+from bridge.torch._adapter import arrays as torch_arrays
 from tests.frameworks import DTYPES
 from tests.optim.steps import arrays, assert_same, give, parameters, tree
 
@@ -60,6 +64,15 @@ def test_the_norm_follows_the_tree(count: int, rng: Any) -> None:
     scaled, state = jax.jit(clip.update)(arrays(grads), clip.init(arrays(grads)))
     assert float(state.norm) == expected
     assert_same({name: p.grad for name, p in params.items()}, scaled)
+
+
+@pytest.mark.parametrize("size", [(1 << 21) - 1, 1 << 21, (21 << 17) + 1234, 23 << 17])
+def test_the_parts_of_a_long_sum_are_subtrees(size: int, rng: Any) -> None:
+    for _ in range(3):
+        values = rng.normal(size=size).astype(np.float32)
+        expected = row_sum(values * values)
+        assert float(squares(torch_arrays, torch.from_numpy(values))) == expected
+        assert float(jax.jit(partial(squares, jax_arrays))(values)[0]) == expected
 
 
 def test_the_order_of_names_and_not_of_arrays(rng: Any) -> None:

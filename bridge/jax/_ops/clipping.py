@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from bridge.catalogue import optimizers
 from bridge.catalogue.checks import number
-from bridge.jax._ops.leaves import Leaves, Optimizer, arithmetic_of
+from bridge.jax._adapter import arrays
+from bridge.jax._ops.leaves import Leaves, Optimizer, arithmetic_of, reshaped
 
 _max_norm = number("a number from 0 on", lambda value: value >= 0)
 
@@ -59,15 +60,17 @@ def clip_by_global_norm(max_norm: Any) -> Optimizer:
         leaves = Leaves(name, grads, grads)
         if not leaves.grads:
             return grads, state
-        flat = [g.reshape(1, -1) for _, g in sorted(leaves.named(), key=lambda pair: pair[0])]
+        ordered = sorted(leaves.named(), key=lambda pair: pair[0])
+        flat = [reshaped(g, (g.size,)) for _, g in ordered]
         dtype = norm_dtype(grads)
-        sums = [optimizers.sum_of_squares.jax(g).astype(dtype) for g in flat]
+        sums = [optimizers.squares(arrays, g).astype(dtype) for g in flat]
         limit = leaves.scalar("max_norm", max_norm, dtype).reshape(1)
         norms, factors = optimizers.norm_and_factor.jax(jnp.stack(sums, -1), limit)
         factor = factors.reshape(())
 
         def run(g: Any, _: Any) -> Any:
-            return (optimizers.clipped.jax(g, factor.astype(arithmetic_of(g))),)
+            own = jnp.broadcast_to(factor.astype(arithmetic_of(g)), g.shape[:-1])
+            return (optimizers.clipped.jax(g, own),)
 
         (scaled,) = leaves.run(run, 1)
         return scaled, ClipState(norms.reshape(()))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from bridge.catalogue import optimizers
+from bridge.jax._adapter.avals import split_as, unsplit
 from bridge.lang.dtypes import FLOATING
 
 
@@ -115,11 +116,23 @@ class Leaves:
         results = []
         for i, (p, g) in enumerate(zip(self.params, self.grads, strict=True)):
             shape = optimizers.row_shape(g.shape)
-            arrays = [each.reshape(shape) for each in (p, g, *(leaves[i] for leaves in state))]
+            arrays = [reshaped(each, shape) for each in (p, g, *(leaves[i] for leaves in state))]
             found = function(*arrays, *(each[i] for each in others))
-            results.append([each.reshape(g.shape) for each in found])
+            aval = jax.typeof(p)
+            results.append([split_as(each.reshape(g.shape), aval) for each in found])
         columns = zip(*results, strict=True) if results else [()] * count
         return [self._tree.unflatten(column) for column in columns]
+
+
+def reshaped(x: Any, shape: tuple[int, ...]) -> Any:
+    """Returns x in another shape, whose leading dimensions may be the same.
+
+    Under a mesh with explicit axes the other dimensions are gathered first.
+    """
+    same = 0
+    while same < min(x.ndim, len(shape)) and x.shape[same] == shape[same]:
+        same += 1
+    return x if x.shape == shape else unsplit(x, slice(same, None)).reshape(shape)
 
 
 def _name(path: Any) -> str:

@@ -13,9 +13,11 @@ from bridge.catalogue import optimizers
 from bridge.catalogue.checks import number
 from bridge.lang.dtypes import FLOATING
 from bridge.ops.scalars import real_number
+from bridge.torch._adapter import arrays
 from bridge.torch._adapter.kernels import dtype_word
 from bridge.torch._ops.optimizer_operands import arithmetic_of, as_rows
 
+_clipped = optimizers.clipped.entry("torch").run
 _EXPECTED = "expected tensors, or pairs of a name and a tensor"
 _max_norm = number("a number from 0 on", lambda value: value >= 0)
 
@@ -74,7 +76,7 @@ def clip_grad_norm_(
         gradients.append(g)
     if not gradients:
         return torch.zeros(())
-    sums = [optimizers.sum_of_squares.torch(_whole(g).reshape(1, -1)) for g in gradients]
+    sums = [optimizers.squares(arrays, _whole(g).reshape(-1)) for g in gradients]
     dtype = torch.float64 if any(s.dtype is torch.float64 for s in sums) else torch.float32
     row = torch.cat([s.to(sums[0].device, dtype) for s in sums]).reshape(1, -1)
     norms, factors = optimizers.norm_and_factor.torch(row, row.new_full((1,), limit))
@@ -82,8 +84,9 @@ def clip_grad_norm_(
     if error_if_nonfinite and not math.isfinite(norm):
         raise RuntimeError(f"{name}: the norm of the gradients is {norm.item()}, expected a number")
     for g in gradients:
-        g = as_rows(g, g)[0]
-        optimizers.clipped.torch(g, factor.to(g.device, arithmetic_of(g)), out=g)
+        g = as_rows(g)[0]
+        own = factor.to(g.device, arithmetic_of(g)).expand(g.shape[:-1])
+        _clipped((g, own), g)
     return norm
 
 

@@ -17,16 +17,16 @@ class Numbers:
         self._made: dict[Any, Tensor] = {}
 
     def of(self, value: Any, p: Tensor) -> Tensor:
-        """Returns a learning rate or weight decay in the type of the arithmetic on p."""
-        dtype = arithmetic_of(p)
-        key = id(value), dtype, p.device
-        if key not in self._made:
+        """Returns a number for each row of p, in the type of the arithmetic on p."""
+        dtype, rows = arithmetic_of(p), p.shape[:-1]
+        key = id(value), dtype, p.device, rows
+        if (made := self._made.get(key)) is None:
             if isinstance(value, Tensor):
                 made = value.detach().to(p.device, dtype).reshape(())
             else:
                 made = torch.full((), value, dtype=dtype, device=p.device)
-            self._made[key] = made
-        return self._made[key]
+            made = self._made[key] = made.expand(rows)
+        return made
 
     def decay(self, value: Any, p: Tensor) -> Tensor | None:
         """Returns a weight decay; None for no decay."""
@@ -35,9 +35,9 @@ class Numbers:
 
     def step(self, count: Tensor, p: Tensor) -> Tensor:
         """Returns the step count of the state as an integer on the device of p."""
-        if count.is_cpu:
+        if count.is_cpu and not torch.compiler.is_compiling():
             return self.integer(int(count), p.device)
-        return count.to(p.device, torch.int64)  # without a wait for the device
+        return count.to(p.device, torch.int64)  # without a wait for the device, or a graph break
 
     def integer(self, value: int, device: torch.device) -> Tensor:
         key = value, device
@@ -50,7 +50,7 @@ def arithmetic_of(p: Tensor) -> torch.dtype:
     return torch.float64 if p.dtype is torch.float64 else torch.float32
 
 
-def as_rows(p: Tensor, g: Tensor, *state: Tensor | None) -> tuple[Any, ...]:
+def as_rows(p: Tensor, g: Tensor | None = None, *state: Tensor | None) -> tuple[Any, ...]:
     """Returns views of the tensors that kernels can write, with elements in the order of memory.
 
     The gradient is copied if it lies in another order than the parameter.
@@ -61,11 +61,12 @@ def as_rows(p: Tensor, g: Tensor, *state: Tensor | None) -> tuple[Any, ...]:
     if not tensors[0].is_contiguous():  # channels last, or a transposed weight
         order = sorted(range(p.ndim), key=tensors[0].stride, reverse=True)
         tensors = [None if t is None else t.permute(order) for t in tensors]
-    tensors[1] = tensors[1].contiguous()
+    if g is not None:
+        tensors[1] = tensors[1].contiguous()
     # A view is no Parameter, so it takes the short way into a kernel.
     p, *others = tensors
     shape = optimizers.row_shape(p.shape)
-    if p.shape == shape or not all(t is None or t.is_contiguous() for t in tensors):
+    if p.shape == shape or not all([t is None or t.is_contiguous() for t in tensors]):
         return p.detach(), *others
     return tuple([None if t is None else t.view(shape) for t in tensors])
 
