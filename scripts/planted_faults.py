@@ -933,7 +933,7 @@ _ORDER = "tests/products/test_order.py"
 PRODUCTS = (
     Fault(
         "a leaf of a product ends one term early",
-        "cpp/products/product.h",
+        "cpp/products/call.h",
         "constexpr int64_t kProductLeaf = 256;",
         "constexpr int64_t kProductLeaf = 255;",
         tests=_ORDER,
@@ -958,6 +958,27 @@ PRODUCTS = (
         "for (++level; (leaf + 1) >> level != 0; ++level)",
         "for (++level; (leaf + 1) >> level > 1; ++level)",
         tests=_ORDER,
+    ),
+    Fault(
+        "a product counts a term with the factor 0",
+        "cpp/products/product_kernel.cpp",
+        "if (kSkipsZeros && a[i] == 0) continue;",
+        "if (false && a[i] == 0) continue;",
+        tests="tests/products/test_public.py::test_zeros_are_absent",
+    ),
+    Fault(
+        "the product of few rows counts a term with the factor 0",
+        "cpp/products/strips.h",
+        "if (kSkipsZeros && a[i] == 0) continue;",
+        "if (false && a[i] == 0) continue;",
+        tests="tests/products/test_public.py::test_zeros_are_absent",
+    ),
+    Fault(
+        "a gradient of a product counts the absent terms",
+        "bridge/ops/product.py",
+        "own = ProductParams(dtype, not params.transposed_a, False, params.skips_zeros)",
+        "own = ProductParams(dtype, not params.transposed_a, False)",
+        tests="tests/products/test_public.py::test_zeros_are_absent_from_gradients",
     ),
     Fault(
         "a bias is left out of a product",

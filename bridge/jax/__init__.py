@@ -22,6 +22,7 @@ from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.jax._ops.norms import layer_norm, rms_norm
+from bridge.jax._ops.products import dot_general, linear, matmul
 from bridge.jax._ops.rotary import rotary
 from bridge.jax._ops.softmax import (
     scaled_causal_softmax,
@@ -44,14 +45,17 @@ __all__ = [
     "bias_dropout_add",
     "bias_gelu",
     "cross_entropy",
+    "dot_general",
     "geglu",
     "glu",
     "invariant",
     "layer_norm",
+    "linear",
     "linear_cross_entropy",
     "log_softmax",
     "logsumexp",
     "make_viewless",
+    "matmul",
     "record",
     "reglu",
     "rms_norm",

@@ -30,6 +30,8 @@ from bridge.torch._ops.loss_modules import CrossEntropyLoss, LinearCrossEntropyL
 from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
 from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm
 from bridge.torch._ops.norms import layer_norm, rms_norm
+from bridge.torch._ops.product_modules import Linear
+from bridge.torch._ops.products import linear, matmul
 from bridge.torch._ops.rotary import rotary
 from bridge.torch._ops.softmax import (
     scaled_causal_softmax,
@@ -64,6 +66,7 @@ __all__ = [
     "BiasGELU",
     "CrossEntropyLoss",
     "LayerNorm",
+    "Linear",
     "LinearCrossEntropyLoss",
     "LogSoftmax",
     "RMSNorm",
@@ -81,10 +84,12 @@ __all__ = [
     "glu",
     "invariant",
     "layer_norm",
+    "linear",
     "linear_cross_entropy",
     "log_softmax",
     "logsumexp",
     "make_viewless_tensor",
+    "matmul",
     "reglu",
     "rms_norm",
     "rotary",

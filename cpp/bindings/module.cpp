@@ -57,6 +57,10 @@ nb::dict ffi_handlers() {
   targets[bp::kFfiTarget] = platforms;
   nb::dict products;
   products["cpu"] = target(bp::ffi_product_cpu());
+  nb::dict product_stages;
+  product_stages["instantiate"] = target(bp::ffi_cuda_instantiate());
+  product_stages["execute"] = target(bp::ffi_product_cuda());
+  products["CUDA"] = product_stages;
   targets[bp::kProductTarget] = products;
   return targets;
 }

@@ -5,6 +5,7 @@
 #include "cuda/last_error.h"
 #include "cuda/simt.h"
 #include "generated/cuda/hand_written.h"
+#include "products/product_cuda.h"
 #include "program/interpreter_cuda.h"
 
 namespace {
@@ -19,6 +20,7 @@ const char* load_all(int device) {
   }
   const char* error = bridge::interpreter::load_kernels();
   if (error == nullptr) error = bridge::interpreter::load_hand_kernels();
+  if (error == nullptr) error = bridge::products::load_product_kernels();
   if (error == nullptr) bridge::interpreter::verify_hand_kernels(device);
   cudaThreadExchangeStreamCaptureMode(&mode);
   return error;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 
 from bridge._private.jax import (
     Primitive,
+    ShapedArray,
     Zero,
     is_undefined_primal,
     primitive_batchers,
@@ -19,6 +21,7 @@ from bridge._private.jax import (
     register_lowering,
 )
 from bridge.jax._adapter.avals import vary_alike
+from bridge.jax._adapter.ffi import PLATFORMS
 from bridge.jax._adapter.primitive import call
 from bridge.ops import PROGRAM
 from bridge.ops import product as rules
@@ -28,8 +31,8 @@ from bridge.ops.product import ProductParams
 _primitive = Primitive("bridge_matmul")
 
 
-class _Arrays:
-    """The functions of `bridge.ops.product.Arrays`."""
+class _Primitives:
+    """The functions of `bridge.ops.product.Arrays` and `bridge.catalogue.products.Primitives`."""
 
     @staticmethod
     def product(a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
@@ -44,11 +47,15 @@ class _Arrays:
         return jnp.reshape(x, shape)
 
     @staticmethod
+    def joins_rows(x: Any) -> bool:
+        return True
+
+    @staticmethod
     def run(summed: Call[Any]) -> Any:
         return call(PROGRAM, summed.operands, summed.params)[0]
 
 
-_ARRAYS = _Arrays()
+PRIMITIVES = _Primitives()
 
 
 def product(a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
@@ -69,7 +76,7 @@ def _jvp(primals: Any, directions: Any, *, params: ProductParams) -> Any:
     found = [None if type(d) is Zero else d for d in directions]
     found += [None] * (3 - len(found))
     total = None
-    for each in rules.tangents(_ARRAYS, (a, b, None), found, params):
+    for each in rules.tangents(PRIMITIVES, (a, b, None), found, params):
         total = each if total is None else total + each
     return result, Zero(jax.typeof(result).to_tangent_aval()) if total is None else total
 
@@ -84,11 +91,17 @@ def _transpose(g: Any, a: Any, b: Any, bias: Any = None, *, params: ProductParam
     if type(g) is Zero:
         return [None if aval is None else Zero(aval) for aval in avals]
     if linear[0]:
-        found[0] = rules.cotangent_of_a(_ARRAYS, avals[0].shape, b, g, params, avals[0].dtype.name)
+        found[0] = rules.cotangent_of_a(
+            PRIMITIVES, avals[0].shape, b, g, params, avals[0].dtype.name
+        )
     if linear[1]:
-        found[1] = rules.cotangent_of_b(_ARRAYS, a, avals[1].shape, g, params, avals[1].dtype.name)
+        found[1] = rules.cotangent_of_b(
+            PRIMITIVES, a, avals[1].shape, g, params, avals[1].dtype.name
+        )
     if len(places) == 3 and linear[2]:
-        found[2] = rules.cotangent_of_bias(_ARRAYS, avals[2].shape, g, params, avals[2].dtype.name)
+        found[2] = rules.cotangent_of_bias(
+            PRIMITIVES, avals[2].shape, g, params, avals[2].dtype.name
+        )
     return found
 
 
@@ -109,14 +122,20 @@ def _batch(operands: Any, dims: Any, *, params: ProductParams) -> Any:
     return product(a, b, bias, params), 0
 
 
-def _lower(context: Any, *operands: Any, params: ProductParams) -> Any:
-    emit = jax.ffi.ffi_lowering("bridge_matmul")
-    return emit(
+def _lower(context: Any, *operands: Any, params: ProductParams, on_cuda: bool) -> Any:
+    if on_cuda:  # XLA allocates the workspace, as of a program (ffi.py)
+        a, b, *_ = context.avals_in
+        size = max(rules.workspace_bytes(a.shape, b.shape, params), 16)
+        workspace = ShapedArray((size,), np.dtype(np.uint8))
+        context = context.replace(avals_out=[*context.avals_out, workspace])
+    results = jax.ffi.ffi_lowering("bridge_matmul")(
         context,
         *operands,
         transposed_a=np.bool_(params.transposed_a),
         transposed_b=np.bool_(params.transposed_b),
+        skips_zeros=np.bool_(params.skips_zeros),
     )
+    return list(results)[:1]
 
 
 _primitive.def_abstract_eval(_abstract)
@@ -124,4 +143,6 @@ _primitive.def_impl(jax.jit(_primitive.bind, static_argnames="params"))
 primitive_jvps[_primitive] = _jvp
 primitive_transposes[_primitive] = _transpose
 primitive_batchers[_primitive] = _batch
-register_lowering(_primitive, _lower, platform="cpu")
+for _platform in PLATFORMS:
+    _rule = partial(_lower, on_cuda=_platform == "cuda")
+    register_lowering(_primitive, _rule, platform=_platform)

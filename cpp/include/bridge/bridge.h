@@ -104,8 +104,9 @@ bridge_status bridge_program_cpu(const bridge_program* call, const bridge_execut
  * none.
  *
  * The arithmetic is float64 if any array is, else float32. An element of c is a sum of k products
- * in an order that depends on k alone (docs/numerics.md), plus the bias, rounded once. c overlaps
- * no operand. */
+ * in an order that depends on k alone (docs/numerics.md), plus the bias, rounded once. With
+ * skips_zeros, a term whose element of a is 0 is absent, even if its element of b is NaN, and a sum
+ * of -0 is 0. c overlaps no operand. */
 typedef struct bridge_product_array {
   void* data;
   int32_t dtype; /* bridge_dtype, floating */
@@ -116,6 +117,7 @@ typedef struct bridge_product {
   int32_t dims;
   int64_t size[BRIDGE_MAX_DIMS];
   int64_t m, n, k;
+  int32_t skips_zeros; /* 0 or 1 */
   bridge_product_array a, b, bias, c;
 } bridge_product;
 bridge_status bridge_product_cpu(const bridge_product* call, const bridge_executor* executor);
@@ -133,6 +135,13 @@ bridge_status bridge_product_cpu(const bridge_product* call, const bridge_execut
  * registers than the shared memory of a warp, is an invalid argument. */
 size_t bridge_program_cuda_workspace(const bridge_program* call);
 bridge_status bridge_program_cuda(const bridge_program* call, void* workspace,
+                                  size_t workspace_bytes, void* stream);
+/* The same for a matrix product. It runs with less than bridge_product_cuda_workspace(call) bytes
+ * too, on fewer multiprocessors: bridge_product_cuda_least_workspace(call) are enough. Both are 0
+ * if k is at most 256. */
+size_t bridge_product_cuda_workspace(const bridge_product* call);
+size_t bridge_product_cuda_least_workspace(const bridge_product* call);
+bridge_status bridge_product_cuda(const bridge_product* call, void* workspace,
                                   size_t workspace_bytes, void* stream);
 /* Kernels of the program of these words on arrays of these dtypes (operands, then results),
  * compiled for a device that the process uses: an image of code for its driver, and what the
