@@ -71,7 +71,7 @@ def skipping(dtype: str, transposed_a: bool = False) -> ProductParams:
 
     So a key that a query does not see is absent from the query's sums, whatever it holds.
     """
-    return ProductParams(dtype, transposed_a)
+    return ProductParams(dtype, transposed_a, skips_zeros=True)
 
 
 class Attention:
