@@ -10,6 +10,7 @@ from bridge.replaced import Replaced
 from bridge.torch._ops.attention import attention
 
 NAME = "bridge"
+_IMPLEMENTATION = "_attn_implementation"  # the attribute that layers of transformers read
 _UNSUPPORTED = "its code does not call the attention functions that transformers has registered"
 
 
@@ -91,24 +92,30 @@ def use_attention(model: nn.Module, replaced: Replaced) -> None:
     if not models:
         replaced.left["attention"] = "no part is a model of transformers"
         return
-    own = {name: part for name, part in models.items() if part._can_set_attn_implementation()}
-    before = {name: part.config._attn_implementation for name, part in own.items()}
-    name = register()
+    own = register()
+    before = {name: _implementation_of(part) for name, part in models.items()}
+    changed: list[str] = []
 
     def undo() -> None:
-        for place, part in own.items():  # from the outermost model to the innermost
-            part.set_attn_implementation(before[place])
+        for name in changed:  # from the outermost model to the innermost
+            models[name].set_attn_implementation(before[name])
 
     replaced._undo.append(undo)
-    for place, part in models.items():
-        what = f"{place or type(part).__name__}.attention"
-        if place not in own:
-            replaced.left[what] = _UNSUPPORTED
-        elif before[place] == name:
+    for name, part in models.items():
+        what = f"{name or type(part).__name__}.attention"
+        if before[name] == own:
             replaced.before[what] = "attention"
-        else:
-            part.set_attn_implementation(name)
+            continue
+        part.set_attn_implementation(own)
+        if _implementation_of(part) == own:
+            changed.append(name)
             replaced.done[what] = "attention"
+        else:  # transformers has logged a warning
+            replaced.left[what] = _UNSUPPORTED
+
+
+def _implementation_of(model: Any) -> Any:
+    return getattr(model.config, _IMPLEMENTATION)
 
 
 def _models_in(model: nn.Module) -> dict[str, Any]:
