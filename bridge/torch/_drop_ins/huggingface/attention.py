@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from torch import Tensor, nn
@@ -94,13 +95,6 @@ def use_attention(model: nn.Module, replaced: Replaced) -> None:
         return
     own = register()
     before = {name: _implementation_of(part) for name, part in models.items()}
-    changed: list[str] = []
-
-    def undo() -> None:
-        for name in changed:  # from the outermost model to the innermost
-            models[name].set_attn_implementation(before[name])
-
-    replaced._undo.append(undo)
     for name, part in models.items():
         what = f"{name or type(part).__name__}.attention"
         if before[name] == own:
@@ -108,8 +102,8 @@ def use_attention(model: nn.Module, replaced: Replaced) -> None:
             continue
         part.set_attn_implementation(own)
         if _implementation_of(part) == own:
-            changed.append(name)
             replaced.done[what] = "attention"
+            replaced._undo.append(functools.partial(part.set_attn_implementation, before[name]))
         else:  # transformers has logged a warning
             replaced.left[what] = _UNSUPPORTED
 
