@@ -292,8 +292,8 @@ class _Scores:
         row_dim = len(case.lead)
         q = of._functions.rows(q, row_dim, start, chunks.rows)
         k = k[..., chunks.first : chunks.end, :]
-        params = ProductParams(case.wide, False, True)
-        self.raw = self.x = of._functions.product(q, k, None, params)
+        across = ProductParams(case.wide, False, True)
+        self.raw = self.x = of._functions.product(q, k, None, across)
         self.scale = options.scale
         if options.softcap:
             self.x = of._capped.run((self.raw,), None, options.scale, options.softcap)
@@ -324,8 +324,8 @@ class _Scores:
             given = (self.x, self._sinks, self.probabilities, dp, self._mask, self._last)
             ds, dsinks = of._sink_gradients.run(given, None, self.scale, self._digits)
         if options.softcap:
-            given = (self.raw, ds)
-            ds = of._capped_gradient.run(given, None, options.scale, options.softcap)
+            numbers = options.scale, options.softcap
+            ds = of._capped_gradient.run((self.raw, ds), None, *numbers)
         return ds, dsinks
 
     def _hidden(self, mask: Any, chunks: Chunks, start: Any) -> tuple[Any, Any]:
