@@ -1059,6 +1059,79 @@ EMBEDDINGS = (
     ),
 )
 
+_ATTENTION = "bridge/catalogue/attention.py"
+_CHUNKS = "bridge/catalogue/attention_chunks.py"
+_IN_CHUNKS = "tests/attention/test_order.py::test_chunk_sizes"
+ATTENTION = (
+    Fault(
+        "attention: a query sees one key more",
+        _ATTENTION,
+        "(case.keys - case.queries - chunks.first)",
+        "(case.keys - case.queries - chunks.first + 1)",
+        tests="tests/attention/test_attention.py::test_same_bits_and_reference",
+        keyword="causal",
+    ),
+    Fault(
+        "attention: a window has one key more",
+        _ATTENTION,
+        "before = keys <= (last - case.options.window)[:, None]",
+        "before = keys < (last - case.options.window)[:, None]",
+        tests="tests/attention/test_attention.py::test_same_bits_and_reference",
+        keyword="window",
+    ),
+    Fault(
+        "attention: a hidden key enters the sum of values",
+        _ATTENTION,
+        "transposed_a, skips_zeros=True)",
+        "transposed_a, skips_zeros=False)",
+        tests="tests/attention/test_order.py::test_hidden_places_of_a_cache",
+    ),
+    Fault(
+        "attention: the probabilities are not rounded to the dtype of q",
+        _ATTENTION,
+        "p, v = self._rounded(scores.probabilities, case), part[2]",
+        "p, v = scores.probabilities, part[2]",
+        tests="tests/attention/test_order.py::test_probabilities_are_rounded_to_the_dtype_of_q",
+    ),
+    Fault(
+        "attention: the keys of a window begin at no subtree",
+        _CHUNKS,
+        "    return first // unit * unit",
+        "    return first // _UNIT * _UNIT",
+        tests="tests/attention/test_order.py::test_chunks_hold_all_rows_and_the_keys_that_they_see",
+    ),
+    Fault(
+        "attention: the sums of chunks are added from the last one",
+        _CHUNKS,
+        "part = self._add(left, part)\n            count *= 2",
+        "part = self._add(part, left)\n            count *= 3",
+        tests=_IN_CHUNKS,
+    ),
+    Fault(
+        "attention: a chunk has rows that are no multiple of a leaf",
+        _CHUNKS,
+        "LEAF = 256",
+        "LEAF = 100",
+        tests="tests/attention/test_order.py::test_sums_over_queries_have_the_order_of_one_product",
+    ),
+    Fault(
+        "attention: the chunk's sums are rounded before they are added",
+        _ATTENTION,
+        "return self.dtype if is_whole else self.wide",
+        "return self.dtype",
+        tests=_IN_CHUNKS,
+        keyword="bfloat16",
+    ),
+    Fault(
+        "attention: a cap has no part in the gradient",
+        _ATTENTION,
+        "g * ((1.0 - t * t) * scale))",
+        "g * scale)",
+        tests="tests/attention/test_attention.py::test_same_bits_and_reference",
+        keyword="softcap",
+    ),
+)
+
 BUILD = (
     Fault(
         "a build without NumPy rounds no constant to float32",
@@ -1222,6 +1295,10 @@ FAULTS = (
     *MASKS,
     *PRODUCTS,
     *EMBEDDINGS,
+    ),
+)
+
+    *ATTENTION,
     *BUILD,
     *INVARIANT,
     *OPTIMIZERS,

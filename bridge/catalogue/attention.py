@@ -71,7 +71,7 @@ def skipping(dtype: str, transposed_a: bool = False) -> ProductParams:
 
     So a key that a query does not see is absent from the query's sums, whatever it holds.
     """
-    return ProductParams(dtype, transposed_a)
+    return ProductParams(dtype, transposed_a, skips_zeros=True)
 
 
 class Attention:
@@ -139,20 +139,21 @@ class Attention:
     def _gradients(self, part: Any, case: _Case, wanted: Sequence[bool]) -> list[Any]:
         """Returns the gradients of q, k, v and the sinks of some heads, None for unwanted ones."""
         of_q, of_k, of_v, of_sinks = wanted
-        found: list[list[Any]] = [[] for _ in range(2)]
-        sums = [SumOfChunks(self._added) for _ in range(2)]
+        sums = tuple([SumOfChunks(self._added) for _ in range(of_k + of_v)])
+        rows = []
         for chunks in case.chunks:
             step = functools.partial(self._step, part, case, wanted, chunks)
-            rows, added = self._functions.over_chunks(step, len(case.lead), chunks)
-            for each, own in zip(rows, _asked(found, (of_q, of_sinks)), strict=True):
-                own.append(each)
-            for each, total in zip(added, _asked(sums, (of_k, of_v)), strict=True):
+            of_rows, of_keys = self._functions.over_chunks(step, len(case.lead), chunks)
+            rows.append(of_rows)
+            for total, each in zip(sums, of_keys, strict=True):
                 total.push((chunks.first, chunks.end, each), chunks.count)
+        queries = iter([self._joined(each, len(case.lead)) for each in zip(*rows, strict=True)])
+        keys = iter([self._whole(each, case) for each in sums])
         return [
-            self._joined(found[0], -2) if of_q else None,
-            self._whole(sums[0], case) if of_k else None,
-            self._whole(sums[1], case) if of_v else None,
-            self._joined(found[1], -1) if of_sinks else None,
+            next(queries) if of_q else None,
+            next(keys) if of_k else None,
+            next(keys) if of_v else None,
+            next(queries) if of_sinks else None,
         ]
 
     def _step(
@@ -291,8 +292,8 @@ class _Scores:
         row_dim = len(case.lead)
         q = of._functions.rows(q, row_dim, start, chunks.rows)
         k = k[..., chunks.first : chunks.end, :]
-        params = ProductParams(case.wide, False, True)
-        self.raw = self.x = of._functions.product(q, k, None, params)
+        across = ProductParams(case.wide, False, True)
+        self.raw = self.x = of._functions.product(q, k, None, across)
         self.scale = options.scale
         if options.softcap:
             self.x = of._capped.run((self.raw,), None, options.scale, options.softcap)
@@ -323,8 +324,8 @@ class _Scores:
             given = (self.x, self._sinks, self.probabilities, dp, self._mask, self._last)
             ds, dsinks = of._sink_gradients.run(given, None, self.scale, self._digits)
         if options.softcap:
-            given = (self.raw, ds)
-            ds = of._capped_gradient.run(given, None, options.scale, options.softcap)
+            numbers = options.scale, options.softcap
+            ds = of._capped_gradient.run((self.raw, ds), None, *numbers)
         return ds, dsinks
 
     def _hidden(self, mask: Any, chunks: Chunks, start: Any) -> tuple[Any, Any]:
@@ -354,10 +355,6 @@ class _Scores:
             return mask if queries == 1 else self._of._functions.rows(mask, -2, start, count)
         head = rows // self._case.queries if group > 1 else rows * 0
         return mask[..., head, rows % self._case.queries if queries > 1 else rows * 0, :]
-
-
-def _asked(values: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
-    return [value for value, is_wanted in zip(values, wanted, strict=True) if is_wanted]
 
 
 def default_scale(d: int) -> float:

@@ -121,7 +121,8 @@ Part = tuple[int, int, Any]  # the first key, the end of the keys, and their sum
 class SumOfChunks:
     """The sum over chunks of rows, in the tree of one product over all rows.
 
-    The sums of chunks wait for a neighbour of as many chunks, as in a binary counter.
+    The sum of some chunks waits for that of as many more, as in a binary counter, so that few
+    sums exist at a time.
 
     Args:
       add: add(one, other) returns the sum of two parts.
@@ -129,18 +130,20 @@ class SumOfChunks:
 
     def __init__(self, add: Callable[[Part, Part], Part]) -> None:
         self._add = add
-        self._waiting: list[tuple[int, Part]] = []
+        self._waiting: tuple[tuple[int, Part], ...] = ()
 
-    def push(self, part: Part, chunks: int = 1) -> None:
-        """Adds the sum of the next chunks."""
-        while self._waiting and self._waiting[-1][0] == chunks:
-            part = self._add(self._waiting.pop()[1], part)
-            chunks *= 2
-        self._waiting.append((chunks, part))
+    def push(self, part: Part, count: int) -> None:
+        """Adds the sum of the next `count` chunks."""
+        while self._waiting and self._waiting[-1][0] == count:
+            *before, (_, left) = self._waiting
+            self._waiting = tuple(before)
+            part = self._add(left, part)
+            count *= 2
+        self._waiting = (*self._waiting, (count, part))
 
     def total(self) -> Part:
         """Returns the sum of all chunks."""
-        part = self._waiting.pop()[1]
-        while self._waiting:
-            part = self._add(self._waiting.pop()[1], part)
+        *before, (_, part) = self._waiting
+        for _, left in reversed(before):
+            part = self._add(left, part)
         return part

@@ -91,9 +91,13 @@ class Rules(Protocol):
     """
 
     name: str
-    options: type
-    operands: dict[str, bool]
     floating: int
+
+    @property
+    def options(self) -> type: ...
+
+    @property
+    def operands(self) -> dict[str, bool]: ...
 
     def result_shape(self, operands: Sequence[Any]) -> Shape:
         """Returns the shape of the result, whose dtype is that of the first operand."""

@@ -166,7 +166,7 @@ def everything_jax(
 def same(one: torch.Tensor, other: Any) -> None:
     """Asserts that two arrays have the same bits; a NaN is a NaN."""
     if not isinstance(other, torch.Tensor):
-        other = bridge.to_torch(jnp.asarray(other), copy=True)
+        other = bridge.to_torch(jax.device_put(other, jax.devices()[0]), copy=True)
     assert one.dtype == other.dtype
     assert one.shape == other.shape
     kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[one.element_size()]

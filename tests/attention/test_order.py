@@ -84,8 +84,8 @@ def test_hidden_places_of_a_cache(
             assert value.isfinite().all()
             if name in ("k", "v"):
                 assert not value[..., hidden, :].any()
-        arrays = {n: bridge.to_jax(x) for n, x in own.items()}
         if dtype != "float64":
+            arrays = {n: bridge.to_jax(x) for n, x in own.items()}
             same(ours["y"], run_jax(arrays, mask=hidden.numpy(), **options))
 
 
@@ -122,13 +122,18 @@ def test_chunk_sizes(form: str, dtype: str, rng: np.random.Generator) -> None:
             same(value, found[name])
 
 
-def test_sums_over_queries_have_the_order_of_one_product(rng: np.random.Generator) -> None:
+def test_sums_over_queries_have_the_order_of_one_product(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
     """dv is pᵀ g over all queries of all heads that share the key head, leaf by leaf."""
+    monkeypatch.setattr(attention_chunks, "_BUDGET", 1)  # chunks of the fewest rows
     sizes = {"batch": (), "heads": 3, "key_heads": 1, "queries": 300, "keys": 6, "d": 4, "d_v": 6}
     tensors = tensors_of(drawn(rng, **sizes), "float32")
     # Numbers of few bits, so that a fused multiply-add is exact in a long double.
     tensors["g"] = torch.tensor(rng.integers(-99, 99, (3, 300, 6)) / 64, dtype=torch.float32)
-    found = everything_torch(tensors, 256)
+    found = everything_torch(tensors)
+    for name, value in everything_torch(tensors, 1024).items():
+        same(value, found[name])
     p = run_torch({**tensors, "v": torch.eye(6)[None]}).reshape(900, 6).numpy()
     g = tensors["g"].reshape(900, 6).numpy()
 
@@ -142,6 +147,18 @@ def test_sums_over_queries_have_the_order_of_one_product(rng: np.random.Generato
     leaves = [leaf(start) for start in range(0, 900, 256)]
     expected = (leaves[0] + leaves[1]) + (leaves[2] + leaves[3])
     assert np.array_equal(found["v"][0].numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_probabilities_are_rounded_to_the_dtype_of_q(dtype: str, rng: np.random.Generator) -> None:
+    """y is the product of v with the probabilities in 16 bits, added in float32."""
+    sizes = {"batch": (), "heads": 1, "key_heads": 1, "queries": 40, "keys": 200, "d_v": 200}
+    tensors = tensors_of(drawn(rng, **sizes), dtype)
+    y = run_torch(tensors)
+    p = run_torch({**tensors, "v": torch.eye(200, dtype=y.dtype)[None]})
+    same(y, bridge.torch.matmul(p, tensors["v"]))
+    wide = run_torch({name: x.float() for name, x in tensors.items()})
+    assert not torch.equal(y, wide.to(y.dtype))
 
 
 def test_rows_alone_and_in_a_batch(rng: np.random.Generator) -> None:

@@ -260,16 +260,14 @@ def test_jit_scan_and_checkpoint(rng: np.random.Generator) -> None:
 
 def test_shard_map(rng: np.random.Generator) -> None:
     """Batches and heads may be split over devices."""
-    if len(jax.devices()) < 4:
-        pytest.skip("needs 4 devices: XLA_FLAGS=--xla_force_host_platform_device_count=4")
     case = Drawn("chunks", rng)
     tensors = tensors_of(drawn(rng, batch=(2,)), "float32")
-    arrays = [bridge.to_jax(tensors[name]) for name in ("q", "k", "v")]
+    arrays = [tensors[name].numpy() for name in ("q", "k", "v")]
     mesh = jax.make_mesh((2, 2), ("b", "h"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     spec = jax.sharding.PartitionSpec("b", "h")
     split = jax.shard_map(case.in_jax, mesh=mesh, in_specs=spec, out_specs=spec)
     expected = everything_torch(tensors, **case.options)
     same(expected["y"], jax.jit(split)(*arrays))
-    back = jax.jit(lambda *x: jax.vjp(split, *x)[1](bridge.to_jax(tensors["g"])))
+    back = jax.jit(lambda *x: jax.vjp(split, *x)[1](jnp.asarray(tensors["g"].numpy())))
     for name, own in zip(("q", "k", "v"), back(*arrays), strict=True):
         same(expected[name], own)

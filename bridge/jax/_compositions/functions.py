@@ -14,6 +14,7 @@ from jax import lax
 from bridge.jax._adapter.arrays import entry
 from bridge.jax._adapter.primitive import call
 from bridge.jax._adapter.products import product
+from bridge.ops import PROGRAM
 from bridge.ops.definition import Call
 from bridge.ops.sums import sum_of
 
@@ -34,7 +35,7 @@ __all__ = [
 
 
 def run(made: Call[Any]) -> Any:
-    return call(made.op, made.operands, made.params)[0]
+    return call(PROGRAM, made.operands, made.params)[0]
 
 
 def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 
 from bridge.catalogue.attention import NAME, Attention
 from bridge.catalogue.attention_arguments import Prepared, checked_options
@@ -88,7 +89,7 @@ def attention(
     q, k, v = as_array_likes(NAME, 3, q=q, k=k, v=v)
     mask = None if mask is None else as_mask(NAME, mask)
     sink = None if sink is None else as_sink(NAME, sink, q)
-    d = q.shape[-1] if q.ndim else 0
+    d = (np.shape(q) or (0,))[-1]
     options = checked_options(arrays, d, causal, window, scale, softcap)
     return _compiled(options)(q, k, v, mask, sink)  # type: ignore[no-any-return]
 

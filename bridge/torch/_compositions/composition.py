@@ -134,7 +134,7 @@ def _has_tangents(operands: Sequence[Any]) -> bool:
 
 def _moved(size: int, in_dims: Any, operands: Sequence[Any], floating: int) -> list[Any]:
     """Returns the operands with the batch in front; masks without it keep a size of 1."""
-    moved = []
+    moved: list[Any] = []
     for place, (x, dim) in enumerate(zip(operands, in_dims, strict=False)):
         if x is None:
             moved.append(None)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge.ops import PROGRAM
 from bridge.ops.definition import Call
 from bridge.torch._adapter.arrays import entry
 from bridge.torch._adapter.autograd import call
@@ -31,7 +32,7 @@ __all__ = [
 
 
 def run(made: Call[Any]) -> Any:
-    return call(made.op, made.operands, made.params)[0]
+    return call(PROGRAM, made.operands, made.params)[0]
 
 
 def reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
