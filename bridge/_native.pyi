@@ -58,8 +58,9 @@ def kept_empty(like: Any, dtype_code: int, shape: tuple[int, ...], /) -> Any: ..
 # Writes the matrix product of any DLPack tensors, plus a bias, into c.
 def run_product(a: Any, b: Any, bias: Any, c: Any, threads: int, /) -> None: ...
 
-# Writes the sums of the terms with equal ids into the result; all are compact DLPack tensors, and
-# order has the place of each sorted id's term. The workspace, of bytes, is None on the CPU.
+# Writes the sums of the terms with equal ids into the result; all are compact DLPack tensors. On
+# CUDA ids are sorted, order has the places of their terms, and a workspace of bytes is needed; both
+# are None on the CPU.
 def run_embedding_gradient(
     terms: Any, ids: Any, order: Any, result: Any, workspace: Any, threads: int, /
 ) -> None: ...
