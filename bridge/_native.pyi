@@ -60,8 +60,9 @@ def run_product(
     a: Any, b: Any, bias: Any, c: Any, skips_zeros: bool, threads: int, allocate: Any, /
 ) -> None: ...
 
-# Writes the sums of the terms with equal ids into the result; all are compact DLPack tensors, and
-# order has the place of each sorted id's term. The workspace, of bytes, is None on the CPU.
+# Writes the sums of the terms with equal ids into the result; all are compact DLPack tensors. On
+# CUDA ids are sorted, order has the places of their terms, and a workspace of bytes is needed; both
+# are None on the CPU.
 def run_embedding_gradient(
     terms: Any, ids: Any, order: Any, result: Any, workspace: Any, threads: int, /
 ) -> None: ...

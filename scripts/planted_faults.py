@@ -1016,10 +1016,9 @@ _EMBEDDING = "tests/embedding/test_bits.py"
 EMBEDDINGS = (
     Fault(
         "the positions of an id are added in decreasing order",
-        "bridge/torch/_adapter/embeddings.py",
-        "sorted_ids, order = torch.sort(ids.long().contiguous(), stable=True)",
-        "sorted_ids, order = torch.sort(ids.long().flip(1), stable=True)\n"
-        "    order = count - 1 - order",
+        "cpp/embedding/embedding_kernel.cpp",
+        "part.order[i] * call.cols",
+        "part.order[begin + end - 1 - i] * call.cols",
         tests=f"{_EMBEDDING}::test_values_and_derivatives",
     ),
     Fault(
@@ -1030,11 +1029,18 @@ EMBEDDINGS = (
         tests=f"{_EMBEDDING}::test_values_and_derivatives",
     ),
     Fault(
-        "a part of the rows begins behind the positions of its first one",
+        "a part of the rows leaves out its first one",
         "cpp/embedding/embedding.cpp",
-        "            position_of(batch, first),",
-        "            position_of(batch, first + 1),",
+        "            first_row(batch, row_part),",
+        "            first_row(batch, row_part) + (row_part > 0),",
         tests=f"{_EMBEDDING}::test_threads_and_instruction_sets",
+    ),
+    Fault(
+        "an id that is no row wraps",
+        "cpp/embedding/embedding.cpp",
+        "if (id >= 0 && id < call.rows) use(id, i);",
+        "if (id >= -call.rows && id < call.rows) use(id < 0 ? id + call.rows : id, i);",
+        tests="tests/embedding/test_transforms.py::test_out_of_range_in_a_trace",
     ),
     Fault(
         "a negative id counts from the end under jit",
@@ -1295,9 +1301,6 @@ FAULTS = (
     *MASKS,
     *PRODUCTS,
     *EMBEDDINGS,
-    ),
-)
-
     *ATTENTION,
     *BUILD,
     *INVARIANT,

@@ -13,7 +13,7 @@
 namespace bridge {
 namespace {
 
-using embedding::first_position;
+using embedding::index_at;
 using embedding::Part;
 
 constexpr PerIsa<EmbeddingTable> kTables = BRIDGE_PER_ISA(embedding_table);
@@ -29,44 +29,70 @@ const char* wrong_with(const bridge_embedding_gradient& call) {
   const auto is_aligned = [](const void* data, int32_t dtype) {
     return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(element_bytes(dtype)) == 0;
   };
-  if (!is_aligned(call.ids, call.index_dtype) || !is_aligned(call.order, call.index_dtype) ||
-      !is_aligned(call.terms, call.dtype) || !is_aligned(call.result, call.dtype))
+  if (!is_aligned(call.ids, call.index_dtype) || !is_aligned(call.terms, call.dtype) ||
+      !is_aligned(call.result, call.dtype))
     return "an array that is not aligned to its elements";
   return nullptr;
 }
 
+// The places of each id, in each batch.
+struct Places {
+  std::unique_ptr<int64_t[]> starts;  // [batches, rows + 2], the last of them unused
+  std::unique_ptr<int64_t[]> order;   // [batches, count]
+
+  static Places of(const bridge_embedding_gradient& call) {
+    const auto numbers = [&](int64_t each) {
+      return std::unique_ptr<int64_t[]>(new (std::nothrow)
+                                            int64_t[static_cast<size_t>(call.batches * each)]);
+    };
+    return {numbers(call.rows + 2), numbers(call.count)};
+  }
+  // Sorts the places of a batch by their ids. Equal ids keep their order.
+  void sort(const bridge_embedding_gradient& call, int64_t batch) const {
+    int64_t* const start = starts.get() + batch * (call.rows + 2);
+    int64_t* const place = order.get() + batch * call.count;
+    const auto for_ids = [&](const auto& use) {
+      for (int64_t i = 0; i < call.count; ++i) {
+        const int64_t id = index_at(call.ids, call.index_dtype, batch * call.count + i);
+        if (id >= 0 && id < call.rows) use(id, i);
+      }
+    };
+    std::fill(start, start + call.rows + 2, 0);
+    for_ids([&](int64_t id, int64_t) { ++start[id + 2]; });
+    for (int64_t row = 1; row < call.rows; ++row) start[row + 1] += start[row];
+    for_ids([&](int64_t id, int64_t i) { place[start[id + 1]++] = i; });
+  }
+};
+
 // The result in rows and columns. Parts of rows of a batch have about as much work each: a row
-// counts as one position, because it is written.
+// counts as one place, because it is written.
 struct Division {
   const bridge_embedding_gradient& call;
+  const Places& places;
   int64_t row_parts, col_parts;
 
-  const char* ids(int64_t batch) const {
-    return static_cast<const char*>(call.ids) +
-           batch * call.count * element_bytes(call.index_dtype);
-  }
-  int64_t position_of(int64_t batch, int64_t row) const {
-    return first_position(ids(batch), call.index_dtype, call.count, row);
+  const int64_t* starts(int64_t batch) const {
+    return places.starts.get() + batch * (call.rows + 2);
   }
   int64_t first_row(int64_t batch, int64_t part) const {
     const int64_t work = part_begin(call.rows + call.count, row_parts, part);
     int64_t begin = 0, end = call.rows;
     while (begin < end) {
       const int64_t row = begin + (end - begin) / 2;
-      if (row + position_of(batch, row) < work)
+      if (row + starts(batch)[row] < work)
         begin = row + 1;
       else
         end = row;
     }
-    return begin;
+    return part == row_parts ? call.rows : begin;
   }
-  // True if one id has so many positions that its part takes twice as long as others.
+  // True if one id has so many places that its part takes twice as long as others.
   bool is_uneven() const {
     const int64_t most = 2 * ((call.rows + call.count) / row_parts + 1);
     for (int64_t batch = 0; batch < call.batches; ++batch) {
       int64_t before = 0;
       for (int64_t part = 1; part <= row_parts; ++part) {
-        const int64_t row = first_row(batch, part), work = row + position_of(batch, row);
+        const int64_t row = first_row(batch, part), work = row + starts(batch)[row];
         if (work - before > most) return true;
         before = work;
       }
@@ -78,17 +104,15 @@ struct Division {
     const int64_t batch = number / (col_parts * row_parts);
     const int64_t col = part_begin(call.cols, col_parts, col_part);
     const int64_t cols = part_begin(call.cols, col_parts, col_part + 1) - col;
-    const int64_t first = first_row(batch, row_part), bytes = element_bytes(call.dtype);
-    return {
-        &call,
-        ids(batch),
-        static_cast<const char*>(call.order) + batch * call.count * element_bytes(call.index_dtype),
-        static_cast<const char*>(call.terms) + (batch * call.count * call.cols + col) * bytes,
-        static_cast<char*>(call.result) + (batch * call.rows * call.cols + col) * bytes,
-        position_of(batch, first),
-        first,
-        first_row(batch, row_part + 1),
-        cols};
+    const int64_t bytes = element_bytes(call.dtype);
+    return {&call,
+            starts(batch),
+            places.order.get() + batch * call.count,
+            static_cast<const char*>(call.terms) + (batch * call.count * call.cols + col) * bytes,
+            static_cast<char*>(call.result) + (batch * call.rows * call.cols + col) * bytes,
+            first_row(batch, row_part),
+            first_row(batch, row_part + 1),
+            cols};
   }
 };
 
@@ -99,8 +123,14 @@ bridge_status run(const bridge_embedding_gradient& call, const bridge_executor* 
   const int64_t elements = call.batches * (call.rows + call.count) * call.cols;
   const EmbeddingTable* const table = kTables.for_elements(elements);
   if (table == nullptr) return BRIDGE_INVALID_ARGUMENT;
+  constexpr const char* kNoMemory = "embedding: no memory for its places and sums";
+  const Places places = Places::of(call);
+  if (places.starts == nullptr || places.order == nullptr)
+    return fail(BRIDGE_OUT_OF_MEMORY, "%s", kNoMemory);
   const int64_t wanted = parts_for(elements, executor);
-  Division division{call, (wanted + call.batches - 1) / call.batches,
+  parallel_for_parts(executor, call.batches, wanted,
+                     [&](int64_t batch) { places.sort(call, batch); });
+  Division division{call, places, (wanted + call.batches - 1) / call.batches,
                     (call.cols + kMostCols - 1) / kMostCols};
   if (division.row_parts > 1 && division.is_uneven())
     division.col_parts = std::max(division.col_parts, std::min(wanted, call.cols / kFewestCols));
@@ -118,7 +148,7 @@ bridge_status run(const bridge_embedding_gradient& call, const bridge_executor* 
     for (int64_t i = part_begin(parts, tasks, task); i < end; ++i)
       table->run[call.dtype](division.part(i), scratch.get());
   });
-  return failed ? fail(BRIDGE_OUT_OF_MEMORY, "embedding: no memory for its sums") : BRIDGE_OK;
+  return failed ? fail(BRIDGE_OUT_OF_MEMORY, "%s", kNoMemory) : BRIDGE_OK;
 }
 
 }  // namespace

@@ -36,6 +36,19 @@ struct SumsParams {
   void* chunks;       // [batches, windows, 2, cols]
 };
 
+// Returns the first position of sorted ids whose id is at least `id`; `count` if there is none.
+BRIDGE_DEVICE int64_t first_position(const void* ids, int32_t dtype, int64_t count, int64_t id) {
+  int64_t begin = 0, end = count;
+  while (begin < end) {
+    const int64_t middle = begin + (end - begin) / 2;
+    if (index_at(ids, dtype, middle) < id)
+      begin = middle + 1;
+    else
+      end = middle;
+  }
+  return begin;
+}
+
 struct Positions {
   int64_t begin, end;
 };

@@ -17,28 +17,14 @@ BRIDGE_HD int64_t index_at(const void* indices, int32_t dtype, int64_t i) {
                                : static_cast<const int64_t*>(indices)[i];
 }
 
-// Returns the first position of sorted ids whose id is at least `id`; `count` if there is none.
-BRIDGE_HD int64_t first_position(const void* ids, int32_t dtype, int64_t count, int64_t id) {
-  int64_t begin = 0, end = count;
-  while (begin < end) {
-    const int64_t middle = begin + (end - begin) / 2;
-    if (index_at(ids, dtype, middle) < id)
-      begin = middle + 1;
-    else
-      end = middle;
-  }
-  return begin;
-}
-
-// Rows [first, end) of the result of one batch, and some of its columns. The pointers are to the
-// first of these columns.
+// Rows [first, end) of the result of one batch, and some of its columns. The terms of row r are
+// those of order[starts[r]] to order[starts[r + 1] - 1].
 struct Part {
   const bridge_embedding_gradient* call;
-  const char* ids;
-  const char* order;
-  const char* terms;
+  const int64_t* starts;
+  const int64_t* order;
+  const char* terms;  // at the first of the columns, as is the result
   char* result;
-  int64_t position;  // of the first id that is not below `first`
   int64_t first, end, cols;
 };
 

@@ -11,7 +11,6 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
-using embedding::index_at;
 using embedding::Part;
 
 template <class T>
@@ -22,21 +21,17 @@ void run(const Part& part, void* scratch) {
   Real* const tile = reinterpret_cast<Real*>((address + 63) / 64 * 64);
   Real* const nodes = tile + round_up(part.cols);
   ColumnStack<Real> stack;
-  int64_t position = part.position;
-  const auto is_next = [&](int64_t row) {
-    return position < call.count && index_at(part.ids, call.index_dtype, position) == row;
-  };
   for (int64_t row = part.first; row < part.end; ++row) {
     char* const to = part.result + row * call.cols * static_cast<int64_t>(sizeof(T));
-    if (!is_next(row)) {
+    const int64_t begin = part.starts[row], end = part.starts[row + 1];
+    if (begin == end) {
       memset(to, 0, static_cast<size_t>(part.cols) * sizeof(T));
       continue;
     }
     stack.begin(nodes, part.cols);
     stack.clear_leaf();
-    for (; is_next(row); ++position) {
-      const int64_t from = index_at(part.order, call.index_dtype, position) * call.cols;
-      const T* const term = reinterpret_cast<const T*>(part.terms) + from;
+    for (int64_t i = begin; i < end; ++i) {
+      const T* const term = reinterpret_cast<const T*>(part.terms) + part.order[i] * call.cols;
       if constexpr (std::is_same_v<T, Real>) {
         add_to(stack.leaf(), term, part.cols);
       } else {

@@ -54,10 +54,18 @@ inline double get(const char* from, int32_t dtype) {
   });
 }
 
-// The ids of a call in the order of their places, which the sums do not read.
+// The ids of a call in the order of their places, [batches, count]: as numbers, and in the call's
+// own dtype, for the CPU. The call has them sorted, for CUDA.
 struct Ids {
-  std::vector<int64_t> of;  // [batches * count]
+  std::vector<int64_t> of;
+  const char* data;
 };
+
+inline bridge_embedding_gradient on_cpu(bridge_embedding_gradient call, const Ids& ids) {
+  call.ids = ids.data;
+  call.order = nullptr;
+  return call;
+}
 
 // Fills sizes, dtypes and arrays of a call. allocate(bytes) returns memory of exactly that size.
 // Half of the places have one id, and some ids are no rows.
@@ -74,6 +82,8 @@ Ids make_call(int64_t count, int64_t rows, int64_t cols, const Allocate& allocat
   Ids ids;
   const int64_t often = pick(rows + 2) - 1;
   for (int64_t i = 0; i < places; ++i) ids.of.push_back(pick(2) == 0 ? often : pick(rows + 4) - 2);
+  char* const own_ids = allocate(places * index_bytes);
+  ids.data = own_ids;
   char* const sorted = allocate(places * index_bytes);
   char* const order = allocate(places * index_bytes);
   const auto put_index = [&](char* to, int64_t value) {
@@ -83,6 +93,8 @@ Ids make_call(int64_t count, int64_t rows, int64_t cols, const Allocate& allocat
   };
   for (int64_t batch = 0; batch < call->batches; ++batch) {
     const int64_t* const own = ids.of.data() + batch * count;
+    for (int64_t i = 0; i < count; ++i)
+      put_index(own_ids + (batch * count + i) * index_bytes, own[i]);
     std::vector<int64_t> rising(static_cast<size_t>(count));
     std::iota(rising.begin(), rising.end(), 0);
     std::stable_sort(rising.begin(), rising.end(),

@@ -52,7 +52,8 @@ void compare(int64_t count, int64_t rows, int64_t cols) {
   check(status == BRIDGE_OK && is_equal(call, wanted),
         describe(call) + (status == BRIDGE_OK ? "" : bridge_cuda_last_error()));
 #ifdef BRIDGE_SIMT_WITH_CPU
-  check(bridge_embedding_gradient_cpu(&call, nullptr) == BRIDGE_OK && is_equal(call, wanted),
+  const bridge_embedding_gradient here = on_cpu(call, ids);
+  check(bridge_embedding_gradient_cpu(&here, nullptr) == BRIDGE_OK && is_equal(call, wanted),
         "on the CPU: " + describe(call));
 #endif
 }

@@ -62,8 +62,12 @@ def _take(weight: Any, ids: Any, *, marks: bool) -> Any:
     return jnp.where(is_row[..., None], found, missing)
 
 
-def _lower_sums(platform: str, context: Any, g: Any, ids: Any, *, rows: int) -> Any:
-    """Emits a sort of the ids, which is XLA's own, and the custom call."""
+def _lower_on_cpu(context: Any, g: Any, ids: Any, *, rows: int) -> Any:
+    return jax.ffi.ffi_lowering(_sums.name)(context, g, ids)
+
+
+def _lower_on_cuda(context: Any, g: Any, ids: Any, *, rows: int) -> Any:
+    """Emits XLA's own sort of the ids, and the call, with its workspace as the last result."""
     of_g, of_ids = context.avals_in
 
     def sorting(ids: Any) -> Any:
@@ -72,14 +76,11 @@ def _lower_sums(platform: str, context: Any, g: Any, ids: Any, *, rows: int) -> 
 
     sort = lower_fun(sorting, multiple_results=True)
     found = sort(context.replace(avals_in=[of_ids], avals_out=[of_ids] * 2), ids)
-    avals_out = list(context.avals_out)
-    if platform == "cuda":
-        batch, count, cols = of_g.shape
-        size = workspace_bytes(batch, count, rows, cols, of_g.dtype.name)
-        avals_out.append(ShapedArray((size,), np.dtype(np.uint8)))
-    emit = jax.ffi.ffi_lowering("bridge_embedding_gradient")
+    batch, count, cols = of_g.shape
+    size = workspace_bytes(batch, count, rows, cols, of_g.dtype.name)
+    avals_out = [*context.avals_out, ShapedArray((size,), np.dtype(np.uint8))]
     inner = context.replace(avals_in=[of_g, of_ids, of_ids], avals_out=avals_out)
-    return list(emit(inner, g, *found))[:1]
+    return list(jax.ffi.ffi_lowering(_sums.name)(inner, g, *found))[:1]
 
 
 def _in_front(x: Any, dim: int | None, size: int) -> Any:
@@ -139,5 +140,5 @@ def _define(primitive: Any, aval: Any, transposed: Any, batch: Any) -> None:
 _define(_rows, _rows_aval, lambda g, ids, aval: sums_of(g, ids, aval.shape[1]), _batch_rows)
 _define(_sums, _sums_aval, lambda g, ids, _: rows_of(g, ids, marks=False), _batch_sums)
 register_lowering(_rows, lower_fun(_take, multiple_results=False))
-for _platform in ("cpu", "cuda"):
-    register_lowering(_sums, partial(_lower_sums, _platform), platform=_platform)
+register_lowering(_sums, _lower_on_cpu, platform="cpu")
+register_lowering(_sums, _lower_on_cuda, platform="cuda")

@@ -59,14 +59,15 @@ def _take(weight: Tensor, ids: Tensor, marks: bool) -> Tensor:
 
 def _add(g: Tensor, ids: Tensor, rows: int) -> Tensor:
     batch, count, cols = g.shape
-    sorted_ids, order = torch.sort(ids.long().contiguous(), stable=True)
     dtype = dtype_word(g.dtype)
     result = new_memory((batch, rows, cols), dtype, g)
-    workspace = None
+    ids = in_memory(ids, Role.LABEL).contiguous()
+    order = workspace = None
     if g.is_cuda:
+        ids, order = torch.sort(ids.long(), stable=True)
         workspace = allocate(workspace_bytes(batch, count, rows, cols, dtype), g)
     terms, threads = in_memory(g, Role.FULL).contiguous(), torch.get_num_threads()
-    _native.run_embedding_gradient(terms, sorted_ids, order, result, workspace, threads)
+    _native.run_embedding_gradient(terms, ids, order, result, workspace, threads)
     return result
 
 

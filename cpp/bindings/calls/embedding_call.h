@@ -8,8 +8,8 @@
 
 namespace bridge::bindings {
 
-// The cotangents [batches, count, cols]; sorted ids and their order, [batches, count]; the result
-// [batches, rows, cols]. All are compact.
+// The cotangents [batches, count, cols]; ids [batches, count], on CUDA sorted, with their order;
+// the result [batches, rows, cols]. All are compact. The order is absent on the CPU.
 struct EmbeddingArguments {
   Operand terms, ids, order, result;
 };

@@ -47,7 +47,7 @@ PyObject* run_on_cuda(const bridge_embedding_gradient& call, const Operand& work
 }
 
 // run_embedding_gradient(terms, ids, order, result, workspace, threads): writes the sums of any
-// DLPack tensors into the result. The workspace, of bytes, is None on the CPU.
+// DLPack tensors into the result. Order and workspace, of bytes, are None on the CPU.
 PyObject* run_embedding_gradient(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 6) {
     PyErr_SetString(

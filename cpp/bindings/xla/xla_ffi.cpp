@@ -260,16 +260,16 @@ ffi::Error run_product_on_cuda(void* stream, ffi::RemainingArgs args,
   });
 }
 
-// Runs the gradient of an embedding: run(call, workspace).
+// Runs the gradient of an embedding: run(call). `order` is null on the CPU.
 template <class Run>
 ffi::Error run_embedding(const ffi::AnyBuffer& terms, const ffi::AnyBuffer& ids,
-                         const ffi::AnyBuffer& order, const ffi::AnyBuffer& result,
+                         const ffi::AnyBuffer* order, const ffi::AnyBuffer& result,
                          const Run& run) {
   return guarded([&] {
     EmbeddingArguments arguments;
     read_buffer(terms, &arguments.terms);
     read_buffer(ids, &arguments.ids);
-    read_buffer(order, &arguments.order);
+    if (order != nullptr) read_buffer(*order, &arguments.order);
     read_buffer(result, &arguments.result);
     bridge_embedding_gradient call;
     CallError error;
@@ -280,8 +280,8 @@ ffi::Error run_embedding(const ffi::AnyBuffer& terms, const ffi::AnyBuffer& ids,
 }
 
 ffi::Error run_embedding_on_cpu(ffi::ThreadPool pool, ffi::AnyBuffer terms, ffi::AnyBuffer ids,
-                                ffi::AnyBuffer order, ffi::Result<ffi::AnyBuffer> result) {
-  return run_embedding(terms, ids, order, *result, [&](const bridge_embedding_gradient& call) {
+                                ffi::Result<ffi::AnyBuffer> result) {
+  return run_embedding(terms, ids, nullptr, *result, [&](const bridge_embedding_gradient& call) {
     XlaExecutor threads(&pool);
     const bridge_executor executor = threads.executor();
     return status_error(bridge_embedding_gradient_cpu(&call, &executor), bridge_last_error());
@@ -291,7 +291,7 @@ ffi::Error run_embedding_on_cpu(ffi::ThreadPool pool, ffi::AnyBuffer terms, ffi:
 ffi::Error run_embedding_on_cuda(void* stream, ffi::AnyBuffer terms, ffi::AnyBuffer ids,
                                  ffi::AnyBuffer order, ffi::Result<ffi::AnyBuffer> result,
                                  ffi::Result<ffi::AnyBuffer> workspace) {
-  return run_embedding(terms, ids, order, *result, [&](const bridge_embedding_gradient& call) {
+  return run_embedding(terms, ids, &order, *result, [&](const bridge_embedding_gradient& call) {
     std::string why;
     const CudaLibrary* library = cuda_library(&why);
     if (library == nullptr)
@@ -353,7 +353,6 @@ XLA_FFI_DEFINE_HANDLER(embedding_on_cpu, run_embedding_on_cpu,
                            .Ctx<ffi::ThreadPool>()
                            .Arg<ffi::AnyBuffer>()    // terms
                            .Arg<ffi::AnyBuffer>()    // ids
-                           .Arg<ffi::AnyBuffer>()    // order
                            .Ret<ffi::AnyBuffer>());  // result
 XLA_FFI_DEFINE_HANDLER(embedding_on_cuda, run_embedding_on_cuda,
                        ffi::Ffi::Bind()

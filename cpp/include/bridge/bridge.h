@@ -123,9 +123,11 @@ typedef struct bridge_product {
 bridge_status bridge_product_cpu(const bridge_product* call, const bridge_executor* executor);
 
 /* The gradient of a table of `rows` rows towards rows that were taken from it by number: row r of
- * the result is the sum of the terms whose id is r, in each of `batches`. ids are sorted, and
- * order[j] is the place of ids[j]'s term: it rises where ids are equal. An id that is no row is
+ * the result is the sum of the terms whose id is r, in each of `batches`. An id that is no row is
  * left out. All arrays are compact; the result overlaps none of the others.
+ *
+ * On the CPU ids[j] is the id of term j, and order is not read. On CUDA ids are sorted, and order[j]
+ * is the place of the term of ids[j]; it rises where ids are equal.
  *
  * The terms of a row are added in the order of their places, in the tree of column sums
  * (docs/numerics.md), in float64 if dtype is float64, else in float32, and rounded once. A row
@@ -135,7 +137,7 @@ typedef struct bridge_embedding_gradient {
   int32_t dtype;       /* bridge_dtype, floating: of terms and result */
   int32_t index_dtype; /* BRIDGE_INT32 or BRIDGE_INT64: of ids and order */
   const void* ids;     /* [batches, count] */
-  const void* order;   /* [batches, count]: numbers from 0 to count - 1 */
+  const void* order;   /* [batches, count], from 0 to count - 1; CUDA only */
   const void* terms;   /* [batches, count, cols] */
   void* result;        /* [batches, rows, cols] */
 } bridge_embedding_gradient;
