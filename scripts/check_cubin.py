@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from loop_share import fma_share
 from row_path import longest_way, plain_way
 
 CPP = Path(__file__).resolve().parent.parent / "cpp"
@@ -32,6 +33,7 @@ SOURCES = [
     "embedding/embedding.cu",
     "hand_written/softmax.cu",
     "hand_written/jacobian.cu",
+    "products/product.cu",
 ]
 ARCHS = ["80", "90", "100"]
 # The flags of cpp/cuda/CMakeLists.txt.
@@ -57,6 +59,9 @@ LONGEST_LIMITS = {
     for dtype, limit in (("bfloat16", 34.0), ("float16", 36.0))
     for cols in (128, 256, 512, 1024)
 }
+
+# The least share of fused multiply-adds among the instructions of a product's innermost loop.
+SHARES = {("90", "product float32, tiles of 128 x 128, vectors"): 0.85}
 
 # Bytes stored and loaded again, for kernels that may spill: 1024 threads have 64 registers each,
 # and for sm_100 the compiler spills one value before the loops.
@@ -86,6 +91,8 @@ class KernelReport:
     limit: float | None = None
     longest_instructions: int | None = None  # of the longest path
     longest_limit: float | None = None
+    fma_share: float | None = None
+    least_share: float | None = None
 
     @property
     def per_element(self) -> float | None:
@@ -116,6 +123,10 @@ class KernelReport:
             and (self.longest_per_element or 0.0) > self.longest_limit
         ):
             found.append(f"{self.longest_per_element:.2f} at most, limit {self.longest_limit:g}")
+        if self.least_share is not None and (self.fma_share or 0.0) < self.least_share:
+            found.append(
+                f"{self.fma_share or 0:.0%} multiply-adds, at least {self.least_share:.0%}"
+            )
         return found
 
 
@@ -136,6 +147,11 @@ def readable(symbol: str) -> tuple[str, int | None]:
         kind = "" if rows[7] else " any alignment"
         name = f"{rows[1]} {dtype} {to}{kind}"
         return name, None if kind else size
+    tile = re.search(r"TileKernelI([df])Li(\d+)ELi(\d+)ELb([01])E", symbol)
+    if tile:
+        rows, cols = 16 * int(tile[2]), 16 * int(tile[3])
+        kind = "vectors" if tile[4] == "1" else "any layout"
+        return f"product {DTYPES[tile[1]][0]}, tiles of {rows} x {cols}, {kind}", None
     program = re.search(r"ProgramKernelI([df])Li(\d+)E", symbol)
     if program:
         dtype = DTYPES[program[1]][0]
@@ -229,6 +245,9 @@ def inspect(
                 report.loop_instructions = len(way)
                 stores = sum("STG.E.128" in line for line in way)
                 report.loop_elements = stores * (16 // size)
+        if nvdisasm and name.startswith("product"):
+            report.fma_share = fma_share(instructions, labels)
+            report.least_share = SHARES.get((arch, name))
         if nvdisasm:
             report.limit = LIMITS.get((arch, name))
             report.longest_limit = LONGEST_LIMITS.get((arch, name))
@@ -245,6 +264,8 @@ def table(reports: list[KernelReport]) -> str:
         limit = "" if r.limit is None else f" (limit {r.limit:g})"
         if r.longest_per_element is not None:
             limit += f", at most {r.longest_per_element:.2f}"
+        if r.fma_share is not None:
+            limit += f"{r.fma_share:.1%} multiply-adds in the innermost loop"
         fault = "  <- " + ", ".join(r.faults()) if r.faults() else ""
         spills = r.spill_store_bytes + r.spill_load_bytes
         lines.append(
