@@ -31,11 +31,12 @@ BRIDGE_INLINE Vector<Real> widened(const T* from) {
 // kSkipsZeros, a row takes only the terms that are not 0 in a.
 template <class Real, class T, int kRows, int kTerms, bool kSkipsZeros = false>
 BRIDGE_INLINE void add_terms(const Real* a, const T* b, int64_t stride, int64_t cols, Real* sums) {
+  constexpr int kAhead = 1024 / static_cast<int>(sizeof(T));
   for (int64_t j = 0; j < cols; j += kLanes<Real>) {
     Vector<Real> right[kTerms];
     BRIDGE_UNROLL
     for (int p = 0; p < kTerms; ++p) {
-      if constexpr (kRows > 2) __builtin_prefetch(b + (p + kTerms) * stride + j);
+      __builtin_prefetch(kRows > 2 ? b + (p + kTerms) * stride + j : b + p * stride + j + kAhead);
       right[p] = widened<Real>(b + p * stride + j);
     }
     BRIDGE_UNROLL
@@ -65,18 +66,20 @@ BRIDGE_INLINE void add_present_terms(const Real* a, const T* b, int64_t stride, 
 template <class Real, class T, int kRows>
 const Real* strip(const Real* a, const T* b, int64_t stride, int64_t terms, int64_t cols,
                   bool skips_zeros, Real* levels) {
+  // Few rows: more terms at once, as reading and writing the sums takes as long as the terms.
+  constexpr int kAtOnce = kRows <= 2 ? 8 : 4;
   const int64_t size = kRows * cols;
   int64_t leaf = 0;
   for (int64_t first = 0; first < terms; first += products::kProductLeaf, ++leaf) {
     const int64_t end = smaller(first + products::kProductLeaf, terms);
     fill(levels, size, Real(-0.0));
     int64_t p = first;
-    for (; skips_zeros && p + 4 <= end; p += 4)
-      add_present_terms<Real, T, kRows, 4>(a + p * kRows, b + p * stride, stride, cols, levels);
+    for (; skips_zeros && p + kAtOnce <= end; p += kAtOnce)
+      add_present_terms<Real, T, kRows, kAtOnce>(a + p * kRows, b + p * stride, stride, cols, levels);
     for (; skips_zeros && p < end; ++p)
       add_present_terms<Real, T, kRows, 1>(a + p * kRows, b + p * stride, stride, cols, levels);
-    for (; p + 4 <= end; p += 4)
-      add_terms<Real, T, kRows, 4>(a + p * kRows, b + p * stride, stride, cols, levels);
+    for (; p + kAtOnce <= end; p += kAtOnce)
+      add_terms<Real, T, kRows, kAtOnce>(a + p * kRows, b + p * stride, stride, cols, levels);
     for (; p < end; ++p)
       add_terms<Real, T, kRows, 1>(a + p * kRows, b + p * stride, stride, cols, levels);
     int64_t level = 0;
