@@ -75,7 +75,8 @@ const Real* strip(const Real* a, const T* b, int64_t stride, int64_t terms, int6
     fill(levels, size, Real(-0.0));
     int64_t p = first;
     for (; skips_zeros && p + kAtOnce <= end; p += kAtOnce)
-      add_present_terms<Real, T, kRows, kAtOnce>(a + p * kRows, b + p * stride, stride, cols, levels);
+      add_present_terms<Real, T, kRows, kAtOnce>(a + p * kRows, b + p * stride, stride, cols,
+                                                 levels);
     for (; skips_zeros && p < end; ++p)
       add_present_terms<Real, T, kRows, 1>(a + p * kRows, b + p * stride, stride, cols, levels);
     for (; p + kAtOnce <= end; p += kAtOnce)
