@@ -43,9 +43,10 @@ def test_a_step_of_adamw(dtype: str, size: int, count: int, rng: Any) -> None:
     largest = abs(b1 * m) + abs((1 - b1) * g)
     assert np.all(abs(numbers(state["exp_avg"]) - mean) <= 2 * u * largest)
     assert np.all(abs(numbers(state["exp_avg_sq"]) - square) <= 2 * u * square)
-    root = np.sqrt(square / (1 - b2**count)) + eps
-    change = lr * (mean / (1 - b1**count) / root + decay * old)
-    size_of_change = lr * (largest / (1 - b1**count) / root + decay * abs(old))
+    c1, c2 = (-np.expm1(count * np.log1p(-(1.0 - b))) for b in (b1, b2))  # 1 − bᵗ would cancel
+    root = np.sqrt(square / c2) + eps
+    change = lr * (mean / c1 / root + decay * old)
+    size_of_change = lr * (largest / c1 / root + decay * abs(old))
     allowed = 8 * u * size_of_change + EPSILON[dtype] * (abs(old) + abs(change))
     assert np.all(abs(numbers(p) - (old - change)) <= allowed)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import torch
 
 from bridge.jax import optim as in_jax
 from bridge.torch import optim as in_torch
-from tests.frameworks import DTYPES
+from tests.frameworks import DTYPES, numpy_dtype
 from tests.optim.steps import (
     PAIRS,
     arrays,
@@ -25,6 +26,7 @@ from tests.optim.steps import (
     tree,
 )
 
+SIZE = 5000
 STATE = {"exp_avg": "mu", "exp_avg_sq": "nu", "momentum_buffer": "trace"}
 
 
@@ -121,6 +123,31 @@ def test_groups_are_labels_of_optax(rng: Any) -> None:
         updates, state = jax.jit(split.update)(arrays(grads), state, values)
         values = optax.apply_updates(values, updates)
     assert_same(params, values)
+
+
+# SHA-256 of the weights after the run below. A change of these is a change of the op.
+PUBLISHED = {
+    ("adamw", "float32"): "ca13f95f936bf85f8137c679d98c93fa16412b8a2913831353d6a916d0e2b65f",
+    ("adamw", "bfloat16"): "0d125ebabc06d2a624a3ef928e110978119428499531b52ba83d885af7c44fc5",
+    ("nesterov", "float32"): "64d77dfe897cd31e0dafc6879a825841b9a373620b22c3fc0473681680adff23",
+    ("nesterov", "bfloat16"): "ffa724b9ec7ac38400e039c54185a466b9d576e4a18e27fafdfba5f9ed041a65",
+}
+
+
+@pytest.mark.parametrize(("name", "dtype"), PUBLISHED)
+def test_weights_keep_their_bits_when_the_code_changes(name: str, dtype: str) -> None:
+    def values(shift: int) -> Any:
+        whole = (np.arange(SIZE) * 7919 + shift * 104_729) % 10_007 / 5003.5 - 1.0
+        return {"w": whole.astype(numpy_dtype(dtype))}
+
+    params = parameters(values(0))
+    optimizer = PAIRS[name].torch(params.values())
+    for step in range(1, 6):
+        give(params, values(step))
+        in_torch.clip_grad_norm_(params, 20.0)
+        optimizer.step()
+    exact = params["w"].detach().double().numpy().astype("<f8")
+    assert hashlib.sha256(exact.tobytes()).hexdigest() == PUBLISHED[name, dtype]
 
 
 def test_gradients_of_another_dtype(rng: Any) -> None:
