@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from jax.experimental.jet import jet
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 
 import bridge.jax
@@ -249,6 +249,21 @@ def test_sharded(rng: np.random.Generator) -> None:
     table = jax.device_put(weight, NamedSharding(mesh, PartitionSpec()))
     same(jax.jit(bridge.jax.embedding)(on_mesh[0], table), weight[ids])
     same(jax.jit(gradient_in_jax)(on_mesh[0], table, on_mesh[1]), sums(g, ids, N))
+
+
+def test_explicit_axes(rng: np.random.Generator) -> None:
+    """On a mesh with explicit axes, results are whole on each device, and the gradient split."""
+    ids, weight, g = operands(rng)
+    ids, g, weight = ids[:2], g[:2], weight[:6]
+    ids = ids % 6
+    mesh = jax.make_mesh((2,), ("data",), (AxisType.Explicit,), devices=jax.devices()[:2])
+    split = NamedSharding(mesh, PartitionSpec("data"))
+    with jax.set_mesh(mesh):
+        own_ids, table = (jax.device_put(x, split) for x in (ids, weight))
+        same(bridge.jax.embedding(own_ids, table), weight[ids])
+        found = jax.jit(gradient_in_jax)(own_ids, table, jnp.asarray(g))
+        assert jax.typeof(found).sharding.spec[0] == "data"
+        same(found, sums(g, ids, 6))
 
 
 def test_inside_shard_map(rng: np.random.Generator) -> None:
