@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from jax.experimental.jet import jet
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 
 import bridge.jax
@@ -251,6 +251,21 @@ def test_sharded(rng: np.random.Generator) -> None:
     same(jax.jit(gradient_in_jax)(on_mesh[0], table, on_mesh[1]), sums(g, ids, N))
 
 
+def test_explicit_axes(rng: np.random.Generator) -> None:
+    """On a mesh with explicit axes, results are whole on each device, and the gradient split."""
+    ids, weight, g = operands(rng)
+    ids, g, weight = ids[:2], g[:2], weight[:6]
+    ids = ids % 6
+    mesh = jax.make_mesh((2,), ("data",), (AxisType.Explicit,), devices=jax.devices()[:2])
+    split = NamedSharding(mesh, PartitionSpec("data"))
+    with jax.set_mesh(mesh):
+        own_ids, table = (jax.device_put(x, split) for x in (ids, weight))
+        same(bridge.jax.embedding(own_ids, table), weight[ids])
+        found = jax.jit(gradient_in_jax)(own_ids, table, jnp.asarray(g))
+        assert jax.typeof(found).sharding.spec[0] == "data"
+        same(found, sums(g, ids, 6))
+
+
 def test_inside_shard_map(rng: np.random.Generator) -> None:
     """Each device has its positions; the gradient of a replicated table is added over devices."""
     ids, weight, g = (x[:2] if i != 1 else x for i, x in enumerate(operands(rng)))
@@ -278,6 +293,7 @@ def test_exported_from_jax(platform: str, rng: np.random.Generator) -> None:
         jax.jit(gradient_in_jax), platforms=[platform], disabled_checks=checks
     )(*given)
     assert "bridge_embedding_gradient" in exported.mlir_module()
+    assert ("stablehlo.sort" in exported.mlir_module()) == (platform == "cuda")
     if platform == "cpu":
         same(exported.call(ids[0], weight, g[0]), sums(g[0], ids[0], N))
 

@@ -8,6 +8,7 @@ import jax
 
 from bridge.jax._adapter import arrays
 from bridge.jax._adapter.arguments import compiled_for
+from bridge.jax._adapter.avals import unsplit
 from bridge.jax._adapter.embeddings import rows_of
 from bridge.jax._ops.labels import as_signed, check_labels
 from bridge.ops.embedding import NAME, check
@@ -31,8 +32,8 @@ def embedding(ids: ArrayLike, weight: ArrayLike) -> jax.Array:
 
     Returns:
       `[..., d]`, of weight's dtype. A row of NaN, which has no gradient, for an id out of range
-      that could not be checked before: on a GPU and under transforms. Under `jax.jit` split arrays
-      are gathered for the gradient.
+      that could not be checked before: on a GPU and under transforms. Split arrays are gathered
+      for the gradient, and on a mesh with explicit axes for the value too.
 
     Raises:
       TypeError: an argument is no array or of another dtype.
@@ -53,6 +54,7 @@ def embedding(ids: ArrayLike, weight: ArrayLike) -> jax.Array:
 @compiled_for
 def _compiled() -> Callable[..., jax.Array]:
     def embedding(ids: jax.Array, weight: jax.Array) -> jax.Array:
+        ids, weight = (unsplit(x, slice(None)) for x in (ids, weight))
         signed = as_signed(ids, -1)[0]  # a number that does not fit becomes -2
         found = rows_of(weight[None], signed.reshape(1, ids.size))
         return found.reshape(*ids.shape, weight.shape[1])
