@@ -56,6 +56,7 @@ const char* take_book() {
   }
 OP(program)
 OP(embedding_gradient)
+OP(product)
 }
 """
 
@@ -174,6 +175,24 @@ def test_an_embedding_runs_on_the_stream_of_its_cotangent(library: Path) -> None
             _native.run_embedding_gradient(terms, elsewhere, order, result, None, 1)
         except ValueError as error:
             assert str(error) == "embedding: ids is on another device than the cotangent"
+        else:
+            raise AssertionError("two devices")
+        """,
+    )
+
+
+def test_a_product_runs_on_the_stream_of_its_first_operand(library: Path) -> None:
+    run(
+        library,
+        """
+        fake.use_devices(2)
+        a, b, c = (OnGpu(1, shape) for shape in ((2, 3), (3, 4), (2, 4)))
+        _native.run_product(a, b, None, c, False, 1, None)
+        assert book() == ["preload 1", "run product on 1001"]
+        try:
+            _native.run_product(a, OnGpu(0, (3, 4)), None, c, False, 1, None)
+        except ValueError as error:
+            assert str(error) == "matmul: b is on another device than a"
         else:
             raise AssertionError("two devices")
         """,

@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "bindings/cuda_library.h"
-#include "bindings/python/embedding_run.h"
+#include "bindings/python/array_calls.h"
 #include "bindings/python/fast_call.h"
 #include "bindings/python/frontend.h"
 #include "bindings/python/kept_tensor.h"
 #include "bindings/python/kernel_type.h"
 #include "bindings/python/label_range.h"
 #include "bindings/python/openmp.h"
-#include "bindings/python/product_run.h"
 #include "bindings/python/python_call.h"
 #include "bindings/xla/xla_ffi.h"
 #include "bindings/xla/xla_stream.h"
@@ -174,8 +173,7 @@ nb::dict build_info() {
 
 NB_MODULE(_native, m) {
   if (!bp::add_kernel_type(m.ptr()) || !bp::add_run(m.ptr()) || !bp::add_label_range(m.ptr()) ||
-      !bp::add_kept_memory(m.ptr()) || !bp::add_run_product(m.ptr()) ||
-      !bp::add_run_embedding(m.ptr())) {
+      !bp::add_kept_memory(m.ptr()) || !bp::add_array_calls(m.ptr())) {
     throw nb::python_error();
   }
   m.def("ffi_handlers", &ffi_handlers);

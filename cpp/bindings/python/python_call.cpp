@@ -9,7 +9,6 @@
 #include "bindings/python/openmp.h"
 #include "bindings/python/stable_abi.h"
 #include "bindings/python/tensors.h"
-#include "bindings/python/workspace.h"
 #include "program/interpreter.h"
 
 namespace bridge::bindings {
@@ -24,21 +23,27 @@ int raise_status(bridge_status status, const char* message) {
   return kRaised;
 }
 
+const CudaLibrary* prepared_library(int32_t device) {
+  std::string why;
+  const CudaLibrary* library = cuda_library(&why);
+  if (library == nullptr) {
+    raise_status(BRIDGE_UNAVAILABLE, why.c_str());
+  } else if (!is_cuda_prepared(device)) {
+    PyThreadState* released = PyEval_SaveThread();
+    prepare_cuda(device);
+    PyEval_RestoreThread(released);
+  }
+  return library;
+}
+
 namespace {
 
 // For fewer elements, releasing and retaking the GIL costs more than it gains.
 constexpr int64_t kReleaseLockFrom = 1 << 14;
 
 int run_on_cuda(const BoundProgram& bound, const PythonCall& call) {
-  std::string why;
-  const CudaLibrary* library = cuda_library(&why);
-  if (library == nullptr) return raise_status(BRIDGE_UNAVAILABLE, why.c_str());
-  const int32_t device = call.arguments.operands[0].device_index;
-  if (!is_cuda_prepared(device)) {
-    PyThreadState* released = PyEval_SaveThread();
-    prepare_cuda(device);
-    PyEval_RestoreThread(released);
-  }
+  const CudaLibrary* library = prepared_library(call.arguments.operands[0].device_index);
+  if (library == nullptr) return kRaised;
   const size_t bytes = library->workspace(&bound);
   Workspace workspace;
   if (bytes > 0 &&

@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include "bindings/calls/program_call.h"
+#include "bindings/cuda_library.h"
 #include "bindings/torch/function_table.h"
 
 namespace bridge::bindings {
@@ -26,6 +27,9 @@ struct PythonCall {
 
 // Sets a Python exception. Returns kRaised, for `return raise_status(...)`.
 int raise_status(bridge_status status, const char* message);
+
+// Returns the CUDA library with all kernels on a device, or nullptr with a Python exception set.
+const CudaLibrary* prepared_library(int32_t device);
 
 int run(const PythonCall& call);
 

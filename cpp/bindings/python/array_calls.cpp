@@ -1,0 +1,128 @@
+#include "bindings/python/array_calls.h"
+
+#include <algorithm>
+
+#include "bindings/calls/embedding_call.h"
+#include "bindings/calls/product_call.h"
+#include "bindings/python/openmp.h"
+#include "bindings/python/python_call.h"
+#include "bindings/python/tensors.h"
+
+namespace bridge::bindings {
+namespace {
+
+// For fewer multiplications of a product, or elements of an embedding, releasing and retaking the
+// GIL costs more than it gains.
+constexpr double kProductReleasesFrom = 1 << 18, kEmbeddingReleasesFrom = 1 << 14;
+
+// Runs run(executor) on as many threads, without the GIL if the call is large.
+template <class Run>
+bridge_status on_threads(bool is_large, long threads, const Run& run) {
+  if (!is_large) return run(nullptr);
+  PyThreadState* released = PyEval_SaveThread();
+  const bridge_executor executor =
+      cpu_executor(static_cast<int32_t>(std::clamp(threads, 1L, 1L << 16)));
+  const bridge_status status = run(&executor);
+  PyEval_RestoreThread(released);
+  return status;
+}
+
+PyObject* outcome(bridge_status status, const char* message) {
+  if (status == BRIDGE_OK) Py_RETURN_NONE;
+  raise_status(status, message);
+  return nullptr;
+}
+
+PyObject* refuse(const char* op, const CallError& error) {
+  PyErr_Format(PyExc_ValueError, "%s: %s", op, error.message.c_str());
+  return nullptr;
+}
+
+PyObject* run_product_on_cuda(const bridge_product& call, const Tensors<4>& tensors,
+                              PyObject* allocate, PyObject* like) {
+  const CudaLibrary* library = prepared_library(tensors.operands()[0].device_index);
+  if (library == nullptr) return nullptr;
+  const size_t bytes = library->product_workspace(&call);
+  Workspace workspace;
+  if (bytes > 0 && !workspace.allocate(nullptr, allocate, like, static_cast<int64_t>(bytes)))
+    return nullptr;
+  return outcome(library->run_product(&call, workspace.data, bytes, tensors.stream(0)),
+                 library->last_error());
+}
+
+constexpr const char* kProduct = "run_product(a, b, bias, c, skips_zeros, threads, allocate)";
+
+// Writes the product of any DLPack tensors into c. `allocate(bytes, like)` makes a workspace.
+PyObject* run_product(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 7) return PyErr_Format(PyExc_TypeError, "expected %s", kProduct);
+  Tensors<4> tensors;
+  if (!tensors.read(arguments, 4)) return nullptr;
+  const int skips_zeros = PyObject_IsTrue(arguments[4]);
+  const long threads = PyLong_AsLong(arguments[5]);
+  if (skips_zeros < 0 || (threads == -1 && PyErr_Occurred())) return nullptr;
+  const Operand* const operands = tensors.operands();
+  bridge_product call;
+  CallError error;
+  ProductArguments given{operands[0], operands[1], operands[2], operands[3]};
+  given.skips_zeros = skips_zeros != 0;
+  if (!bind_product(given, &call, &error)) return refuse("matmul", error);
+  if (operands[0].device == Device::cuda)
+    return run_product_on_cuda(call, tensors, arguments[6], arguments[0]);
+  double work =
+      static_cast<double>(call.m) * static_cast<double>(call.n) * static_cast<double>(call.k);
+  for (int32_t d = 0; d < call.dims; ++d) work *= static_cast<double>(call.size[d]);
+  return outcome(on_threads(work >= kProductReleasesFrom, threads,
+                            [&](const bridge_executor* executor) {
+                              return bridge_product_cpu(&call, executor);
+                            }),
+                 bridge_last_error());
+}
+
+constexpr const char* kEmbedding =
+    "run_embedding_gradient(terms, ids, order, result, workspace, threads)";
+
+// Writes the sums of any DLPack tensors into the result. Order and workspace, of bytes, are None on
+// the CPU.
+PyObject* run_embedding_gradient(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 6) return PyErr_Format(PyExc_TypeError, "expected %s", kEmbedding);
+  Tensors<5> tensors;
+  if (!tensors.read(arguments, 5)) return nullptr;
+  const long threads = PyLong_AsLong(arguments[5]);
+  if (threads == -1 && PyErr_Occurred()) return nullptr;
+  const Operand* const operands = tensors.operands();
+  bridge_embedding_gradient call;
+  CallError error;
+  if (!bind_embedding({operands[0], operands[1], operands[2], operands[3]}, &call, &error))
+    return refuse("embedding", error);
+  if (operands[0].device == Device::cuda) {
+    const CudaLibrary* library = prepared_library(operands[0].device_index);
+    if (library == nullptr) return nullptr;
+    const Operand& workspace = operands[4];
+    const auto bytes = workspace.present ? static_cast<size_t>(elements_of(workspace)) : 0;
+    return outcome(library->embedding(&call, workspace.data, bytes, tensors.stream(0)),
+                   library->last_error());
+  }
+  const auto work = static_cast<double>(elements_of(operands[0]) + elements_of(operands[3]));
+  return outcome(on_threads(work >= kEmbeddingReleasesFrom, threads,
+                            [&](const bridge_executor* executor) {
+                              return bridge_embedding_gradient_cpu(&call, executor);
+                            }),
+                 bridge_last_error());
+}
+
+template <class Function>
+PyCFunction as_method(Function* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef kFunctions[] = {
+    {"run_product", as_method(run_product), METH_FASTCALL, kProduct},
+    {"run_embedding_gradient", as_method(run_embedding_gradient), METH_FASTCALL, kEmbedding},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+bool add_array_calls(PyObject* module) { return PyModule_AddFunctions(module, kFunctions) == 0; }
+
+}  // namespace bridge::bindings
