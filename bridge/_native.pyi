@@ -60,6 +60,13 @@ def run_product(
     a: Any, b: Any, bias: Any, c: Any, skips_zeros: bool, threads: int, allocate: Any, /
 ) -> None: ...
 
+# Writes the sums of the terms with equal ids into the result; all are compact DLPack tensors. On
+# CUDA ids are sorted, order has the places of their terms, and a workspace of bytes is needed; both
+# are None on the CPU.
+def run_embedding_gradient(
+    terms: Any, ids: Any, order: Any, result: Any, workspace: Any, threads: int, /
+) -> None: ...
+
 # An op on tensors: runs `op` by name, returns -1 or the position of an operand to make contiguous.
 def are_columns(labels: Any, columns: int, ignored: int | None, /) -> bool: ...
 def run(

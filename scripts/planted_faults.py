@@ -974,6 +974,22 @@ PRODUCTS = (
         tests="tests/products/test_public.py::test_zeros_are_absent",
     ),
     Fault(
+        "a part of a contraction that is no subtree counts as one",
+        "bridge/ops/product_splits.py",
+        "leaves & -leaves == leaves",
+        "leaves > 0",
+        tests="tests/jax/test_sharded_products.py::test_values_and_gradients",
+        keyword="three",
+    ),
+    Fault(
+        "the sums of all devices are added in a chain",
+        "bridge/ops/product_splits.py",
+        "    while parts > 2:",
+        "    while parts > 4:",
+        tests="tests/jax/test_sharded_products.py::test_values_and_gradients",
+        keyword="both axes",
+    ),
+    Fault(
         "a gradient of a product counts the absent terms",
         "bridge/ops/product.py",
         "own = ProductParams(dtype, not params.transposed_a, False, params.skips_zeros)",
@@ -993,6 +1009,59 @@ PRODUCTS = (
         "ProductParams(dtype, True, params.transposed_a))",
         "ProductParams(dtype, True, not params.transposed_a))",
         tests="tests/products/test_products.py::test_values_and_gradients",
+    ),
+)
+
+_EMBEDDING = "tests/embedding/test_bits.py"
+EMBEDDINGS = (
+    Fault(
+        "the positions of an id are added in decreasing order",
+        "cpp/embedding/embedding_kernel.cpp",
+        "part.order[i] * call.cols",
+        "part.order[begin + end - 1 - i] * call.cols",
+        tests=f"{_EMBEDDING}::test_values_and_derivatives",
+    ),
+    Fault(
+        "a leaf of a row's gradient has 15 positions",
+        "cpp/tiles/column_stack.h",
+        "if (++rows < kLeafRows) return;",
+        "if (++rows < kLeafRows - 1) return;",
+        tests=f"{_EMBEDDING}::test_values_and_derivatives",
+    ),
+    Fault(
+        "a part of the rows leaves out its first one",
+        "cpp/embedding/embedding.cpp",
+        "            first_row(batch, row_part),",
+        "            first_row(batch, row_part) + (row_part > 0),",
+        tests=f"{_EMBEDDING}::test_threads_and_instruction_sets",
+    ),
+    Fault(
+        "an id that is no row wraps",
+        "cpp/embedding/embedding.cpp",
+        "if (id >= 0 && id < call.rows) use(id, i);",
+        "if (id >= -call.rows && id < call.rows) use(id < 0 ? id + call.rows : id, i);",
+        tests="tests/embedding/test_transforms.py::test_out_of_range_in_a_trace",
+    ),
+    Fault(
+        "a negative id counts from the end under jit",
+        "bridge/jax/_adapter/embeddings.py",
+        "index = jnp.where(is_row, ids, 0)",
+        "is_row, index = is_row | (ids >= -rows), jnp.where(ids < 0, ids + rows, ids)",
+        tests="tests/embedding/test_transforms.py::test_out_of_range_in_a_trace",
+    ),
+    Fault(
+        "an id out of range has a tangent of NaN",
+        "bridge/torch/_adapter/embeddings.py",
+        "rows_of(x, ids, marks=False)",
+        "rows_of(x, ids)",
+        tests="tests/embedding/test_transforms.py::test_out_of_range_in_a_trace",
+    ),
+    Fault(
+        "vmap over ids alone reads its results in another order",
+        "bridge/torch/_adapter/embeddings.py",
+        "moved = ids.movedim(in_dims[1], 1)",
+        "moved = ids.movedim(in_dims[1], 1).flip(1)",
+        tests="tests/embedding/test_transforms.py::test_vmap",
     ),
 )
 
@@ -1144,6 +1213,83 @@ INVARIANT = (
     ),
 )
 
+_OPTIMIZERS = "bridge/catalogue/optimizers.py"
+_CLIPPING = "tests/optim/test_clipping.py"
+_ADAMW_STEP = "tests/optim/test_accuracy.py::test_a_step_of_adamw"
+_OPTIMIZER_BITS = "tests/optim/test_bits.py::test_weights_and_state_after_several_steps"
+
+OPTIMIZERS = (
+    Fault(
+        "AdamW: bias corrections are one step off",
+        _OPTIMIZERS,
+        "return -bl.expm1(step * bl.log1p(-(1.0 - b)))",
+        "return -bl.expm1((step + 1) * bl.log1p(-(1.0 - b)))",
+        tests=_ADAMW_STEP,
+    ),
+    Fault(
+        "AdamW: a power of beta is subtracted from 1",
+        _OPTIMIZERS,
+        "return -bl.expm1(step * bl.log1p(-(1.0 - b)))",
+        "return 1.0 - bl.exp(step * bl.log1p(-(1.0 - b)))",
+        tests="tests/optim/test_accuracy.py::test_corrections_of_the_first_steps_have_no_cancellation",
+    ),
+    Fault(
+        "AdamW: eps is inside the root",
+        _OPTIMIZERS,
+        "(bl.sqrt(v / _correction(step, b2)) + eps)",
+        "bl.sqrt(v / _correction(step, b2) + eps)",
+        tests=_ADAMW_STEP,
+    ),
+    Fault(
+        "AdamW: an update is rounded to the parameter's 16 bits",
+        _OPTIMIZERS,
+        "first = _like(-change, m) if returns_update else _like(p - change, p)",
+        "first = _like(-change if returns_update else p - change, p)",
+        tests=_OPTIMIZER_BITS,
+        keyword="adamw and float16 or adamw and bfloat16",
+    ),
+    Fault(
+        "SGD: the first gradient is dampened",
+        _OPTIMIZERS,
+        "return bl.where(step <= 1, d, momentum * buffer + (1.0 - dampening) * d)",
+        "return bl.where(step <= 0, d, momentum * buffer + (1.0 - dampening) * d)",
+        tests="tests/optim/test_accuracy.py::test_several_steps_are_those_of_torch",
+        keyword="momentum",
+    ),
+    Fault(
+        "clip_grad_norm_: tensors with names keep their order",
+        "bridge/torch/_ops/clipping.py",
+        "return sorted(pairs, key=lambda pair: pair[0]) if has_names else pairs",
+        "return pairs",
+        tests=_CLIPPING,
+        keyword="order",
+    ),
+    Fault(
+        "clip_by_global_norm: arrays keep their order",
+        "bridge/jax/_ops/clipping.py",
+        "sorted(leaves.named(), key=lambda pair: pair[0])",
+        "leaves.named()",
+        tests=_CLIPPING,
+        keyword="order",
+    ),
+    Fault(
+        "clipping: a part without a partner is the first of the next level",
+        _OPTIMIZERS,
+        "arrays.concatenated(added, nodes[-1:])",
+        "arrays.concatenated(nodes[-1:], added)",
+        tests=_CLIPPING,
+        keyword="subtrees",
+    ),
+    Fault(
+        "bridge.torch.optim: the state of 16-bit parameters is rounded when it is loaded",
+        "bridge/torch/optim.py",
+        "if p.dtype in (torch.float16, torch.bfloat16):",
+        "if False:",
+        tests="tests/optim/test_torch_optimizers.py::test_a_state_goes_through_a_file",
+        keyword="bfloat16",
+    ),
+)
+
 FAULTS = (
     *BIAS_GELU,
     *SOFTMAX,
@@ -1154,7 +1300,9 @@ FAULTS = (
     *TABLES,
     *MASKS,
     *PRODUCTS,
+    *EMBEDDINGS,
     *ATTENTION,
     *BUILD,
     *INVARIANT,
+    *OPTIMIZERS,
 )

@@ -28,6 +28,7 @@ INSIDE = re.findall(r"(\S+\.md)$", NAVIGATION.partition("- Inside:")[2], re.MULT
 # The page of each public module. A drop-in module is a file of bridge/torch.
 MODULES = {
     "bridge.jax.nnx": "nnx.md",
+    "bridge.jax.optim": "optim.md",
     "bridge.testing": "testing.md",
     **{f"bridge.{name}": f"{name}.md" for name in ("torch", "jax", "lang")},
     **{

@@ -18,6 +18,7 @@ from bridge.jax._ops.attention import attention
 from bridge.jax._ops.bias_dropout_add import bias_dropout_add
 from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.cross_entropy import cross_entropy
+from bridge.jax._ops.embedding import embedding
 from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
@@ -46,6 +47,7 @@ __all__ = [
     "bias_gelu",
     "cross_entropy",
     "dot_general",
+    "embedding",
     "geglu",
     "glu",
     "invariant",

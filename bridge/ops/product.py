@@ -78,8 +78,10 @@ def result_shape(a: Shape, b: Shape, bias: Shape | None, params: ProductParams) 
     return (*batches, m, n)
 
 
+LEAF = 256  # terms
+
 # Of the kernels of CUDA (cpp/products/product.cu): blocks, and bytes of a tile's sums.
-_LEAF, _BLOCKS, _TILE, _TILE_BYTES = 256, 264, 64, 1 << 16
+_BLOCKS, _TILE, _TILE_BYTES = 264, 64, 1 << 16
 _MANY_LEVELS, _FEW_BLOCKS = 24, 16  # for sizes that are known later: calls with less run slower
 
 
@@ -88,7 +90,7 @@ def workspace_bytes(a: Shape, b: Shape, params: ProductParams) -> int:
     m, n, k = sizes(a, b, params)
     if not isinstance(k, int):
         return _MANY_LEVELS * _FEW_BLOCKS * _TILE_BYTES
-    levels = (max(-(-k // _LEAF), 1) - 1).bit_length()
+    levels = (max(-(-k // LEAF), 1) - 1).bit_length()
     tiles = 1
     for size in (
         -(-m // _TILE),

@@ -22,6 +22,7 @@ from bridge.torch._ops.attention import attention
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
 from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
 from bridge.torch._ops.cross_entropy import cross_entropy
+from bridge.torch._ops.embedding import embedding
 from bridge.torch._ops.gate_modules import GEGLU, GLU, ReGLU, SquaredReLU, SwiGLU
 from bridge.torch._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
@@ -80,6 +81,7 @@ __all__ = [
     "bias_gelu",
     "bias_gelu_",
     "cross_entropy",
+    "embedding",
     "geglu",
     "glu",
     "invariant",

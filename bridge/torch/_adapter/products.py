@@ -17,7 +17,7 @@ from bridge.ops.product import ProductParams
 from bridge.torch._adapter.autograd import call
 from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
-from bridge.torch._adapter.dispatcher import library
+from bridge.torch._adapter.dispatcher import library, meet_dtensors
 from bridge.torch._adapter.kernels import DTYPES, allocate, dtype_word
 
 _SCHEMA = (
@@ -42,6 +42,14 @@ class _Primitives:
         return x.reshape(shape)
 
     @staticmethod
+    def ones(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return like.new_ones(shape)
+
+    @staticmethod
+    def concatenated(arrays: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(arrays))
+
+    @staticmethod
     def joins_rows(x: Tensor) -> bool:
         return x.is_contiguous()
 
@@ -55,6 +63,7 @@ PRIMITIVES = _Primitives()
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) -> Tensor:
     """Returns the product of operands with as many batch dimensions each."""
+    meet_dtensors()
     return torch.ops.bridge.matmul.default(  # type: ignore[no-any-return]
         a, b, bias, params.dtype, params.transposed_a, params.transposed_b, params.skips_zeros
     )

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <xla/ffi/api/ffi.h>
+#include "bindings/calls/embedding_call.h"
 #include "bindings/calls/product_call.h"
 #include "bindings/calls/program_call.h"
 #include "bindings/cuda_library.h"
@@ -259,6 +260,48 @@ ffi::Error run_product_on_cuda(void* stream, ffi::RemainingArgs args,
   });
 }
 
+// Runs the gradient of an embedding: run(call). `order` is null on the CPU.
+template <class Run>
+ffi::Error run_embedding(const ffi::AnyBuffer& terms, const ffi::AnyBuffer& ids,
+                         const ffi::AnyBuffer* order, const ffi::AnyBuffer& result,
+                         const Run& run) {
+  return guarded([&] {
+    EmbeddingArguments arguments;
+    read_buffer(terms, &arguments.terms);
+    read_buffer(ids, &arguments.ids);
+    if (order != nullptr) read_buffer(*order, &arguments.order);
+    read_buffer(result, &arguments.result);
+    bridge_embedding_gradient call;
+    CallError error;
+    if (!bind_embedding(arguments, &call, &error))
+      return ffi::Error::InvalidArgument("bridge embedding: " + error.message);
+    return run(call);
+  });
+}
+
+ffi::Error run_embedding_on_cpu(ffi::ThreadPool pool, ffi::AnyBuffer terms, ffi::AnyBuffer ids,
+                                ffi::Result<ffi::AnyBuffer> result) {
+  return run_embedding(terms, ids, nullptr, *result, [&](const bridge_embedding_gradient& call) {
+    XlaExecutor threads(&pool);
+    const bridge_executor executor = threads.executor();
+    return status_error(bridge_embedding_gradient_cpu(&call, &executor), bridge_last_error());
+  });
+}
+
+ffi::Error run_embedding_on_cuda(void* stream, ffi::AnyBuffer terms, ffi::AnyBuffer ids,
+                                 ffi::AnyBuffer order, ffi::Result<ffi::AnyBuffer> result,
+                                 ffi::Result<ffi::AnyBuffer> workspace) {
+  return run_embedding(terms, ids, &order, *result, [&](const bridge_embedding_gradient& call) {
+    std::string why;
+    const CudaLibrary* library = cuda_library(&why);
+    if (library == nullptr)
+      return ffi::Error(ffi::ErrorCode::kUnavailable, "bridge embedding: " + why);
+    return status_error(
+        library->embedding(&call, workspace->untyped_data(), workspace->size_bytes(), stream),
+        library->last_error());
+  });
+}
+
 // Loads all kernels when a program is compiled or loaded: before it runs, is captured into a
 // command buffer or waits for others in a collective. XLA has made contexts on all its devices by
 // then.
@@ -305,6 +348,21 @@ XLA_FFI_DEFINE_HANDLER(product_on_cuda, run_product_on_cuda,
                                                    .Ret<ffi::AnyBuffer>()
                                                    .Ret<ffi::AnyBuffer>()),
                        {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(embedding_on_cpu, run_embedding_on_cpu,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::ThreadPool>()
+                           .Arg<ffi::AnyBuffer>()    // terms
+                           .Arg<ffi::AnyBuffer>()    // ids
+                           .Ret<ffi::AnyBuffer>());  // result
+XLA_FFI_DEFINE_HANDLER(embedding_on_cuda, run_embedding_on_cuda,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::PlatformStream<void*>>()
+                           .Arg<ffi::AnyBuffer>()   // terms
+                           .Arg<ffi::AnyBuffer>()   // ids
+                           .Arg<ffi::AnyBuffer>()   // order
+                           .Ret<ffi::AnyBuffer>()   // result
+                           .Ret<ffi::AnyBuffer>(),  // workspace
+                       {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(on_cuda, run_on_cuda,
                        with_arguments(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>()),
                        {ffi::Traits::kCmdBufferCompatible});
@@ -316,6 +374,8 @@ void* ffi_cpu() { return reinterpret_cast<void*>(on_cpu); }
 void* ffi_product_cpu() { return reinterpret_cast<void*>(product_on_cpu); }
 void* ffi_product_cuda() { return reinterpret_cast<void*>(product_on_cuda); }
 void* ffi_cuda() { return reinterpret_cast<void*>(on_cuda); }
+void* ffi_embedding_cpu() { return reinterpret_cast<void*>(embedding_on_cpu); }
+void* ffi_embedding_cuda() { return reinterpret_cast<void*>(embedding_on_cuda); }
 
 void* empty_handler() {
   XLA_FFI_DEFINE_HANDLER(handler, do_nothing,

@@ -14,6 +14,11 @@ constexpr const char* kProductTarget = "bridge_matmul";
 void* ffi_product_cpu();
 void* ffi_product_cuda();
 
+// The handlers of gradients of embeddings.
+constexpr const char* kEmbeddingTarget = "bridge_embedding_gradient";
+void* ffi_embedding_cpu();
+void* ffi_embedding_cuda();
+
 // A handler that takes any buffers and attributes and does nothing. The cost of its calls is XLA's
 // own part of every call; `bench` measures it.
 void* empty_handler();
