@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-import bridge
+import bridge.jax
+import bridge.torch
 
 SHAPES = {"q": (2, 4, 3, 8), "k": (2, 2, 5, 8), "v": (2, 2, 5, 6)}
 

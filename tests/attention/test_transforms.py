@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-import bridge
+import bridge.jax
+import bridge.torch
 from tests.attention.reference import SMOOTH, close, drawn, everything_torch, same, tensors_of
 
 FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
