@@ -1067,11 +1067,12 @@ EMBEDDINGS = (
 
 _ATTENTION = "bridge/catalogue/attention.py"
 _CHUNKS = "bridge/catalogue/attention_chunks.py"
+_SCORES = "bridge/catalogue/attention_scores.py"
 _IN_CHUNKS = "tests/attention/test_order.py::test_chunk_sizes"
 ATTENTION = (
     Fault(
         "attention: a query sees one key more",
-        _ATTENTION,
+        _SCORES,
         "(case.keys - case.queries - chunks.first)",
         "(case.keys - case.queries - chunks.first + 1)",
         tests="tests/attention/test_attention.py::test_same_bits_and_reference",
@@ -1079,7 +1080,7 @@ ATTENTION = (
     ),
     Fault(
         "attention: a window has one key more",
-        _ATTENTION,
+        _SCORES,
         "before = keys <= (last - case.options.window)[:, None]",
         "before = keys < (last - case.options.window)[:, None]",
         tests="tests/attention/test_attention.py::test_same_bits_and_reference",
@@ -1107,10 +1108,10 @@ ATTENTION = (
         tests="tests/attention/test_order.py::test_chunks_hold_all_rows_and_the_keys_that_they_see",
     ),
     Fault(
-        "attention: the sums of chunks are added from the last one",
+        "attention: the sums of chunks are added one after the other",
         _CHUNKS,
-        "part = self._add(left, part)\n            count *= 2",
-        "part = self._add(part, left)\n            count *= 3",
+        "while self._waiting and self._waiting[-1][0] == count:",
+        "while self._waiting:",
         tests=_IN_CHUNKS,
     ),
     Fault(
@@ -1122,7 +1123,7 @@ ATTENTION = (
     ),
     Fault(
         "attention: the chunk's sums are rounded before they are added",
-        _ATTENTION,
+        _SCORES,
         "return self.dtype if is_whole else self.wide",
         "return self.dtype",
         tests=_IN_CHUNKS,
@@ -1130,7 +1131,7 @@ ATTENTION = (
     ),
     Fault(
         "attention: a cap has no part in the gradient",
-        _ATTENTION,
+        _SCORES,
         "g * ((1.0 - t * t) * scale))",
         "g * scale)",
         tests="tests/attention/test_attention.py::test_same_bits_and_reference",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from bridge.catalogue import checks
-from bridge.catalogue.attention import NAME, Options, default_scale
+from bridge.catalogue.attention import NAME, default_scale
+from bridge.catalogue.attention_scores import Options
 from bridge.catalogue.sinks import SoftmaxWithSink
 from bridge.catalogue.softmax import MASK_EXPECTED, check_scale
 from bridge.lang.dtypes import FLOATING, OF_MASKS

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-import bridge
+import bridge.jax
+import bridge.torch
 from bridge.jax._adapter import arrays as arrays_of_jax
 from bridge.jax._ops import attention as in_jax
 from bridge.torch._adapter import arrays as arrays_of_torch

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-import bridge
+import bridge.jax
+import bridge.torch
 
 SHAPES = {"q": (2, 4, 3, 8), "k": (2, 2, 5, 8), "v": (2, 2, 5, 6)}
 
@@ -76,6 +77,13 @@ def test_not_an_array() -> None:
         bridge.torch.attention(torch.zeros(1, 2, 3), [1.0], torch.zeros(1, 2, 3))
     with pytest.raises(TypeError, match="attention: k has type list, expected an array"):
         bridge.jax.attention(jnp.zeros((1, 2, 3)), [1.0], jnp.zeros((1, 2, 3)))
+
+
+def test_tensors_of_several_devices() -> None:
+    kind = type("DTensor", (torch.Tensor,), {})
+    x = torch.zeros(1, 2, 3)
+    with pytest.raises(TypeError, match="attention: k is a DTensor, expected ordinary tensors"):
+        bridge.torch.attention(x, x.as_subclass(kind), x)
 
 
 def test_devices_that_differ() -> None:

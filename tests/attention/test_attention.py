@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-import bridge
+import bridge.jax
+import bridge.torch
 from tests.attention.reference import (
     DTYPES,
     SMOOTH,

@@ -9,7 +9,7 @@ import pytest
 
 nnx = pytest.importorskip("flax.nnx")
 
-import bridge  # noqa: E402
+import bridge.jax  # noqa: E402
 from bridge.jax.nnx import attention_fn  # noqa: E402
 
 

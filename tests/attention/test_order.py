@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import bridge
+import bridge.jax
+import bridge.torch
 from bridge.catalogue import attention_chunks
 from bridge.catalogue.attention_chunks import chunks_of
 from tests.attention.reference import (

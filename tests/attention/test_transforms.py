@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-import bridge
+import bridge.jax
+import bridge.torch
 from tests.attention.reference import SMOOTH, close, drawn, everything_torch, same, tensors_of
 
 FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -270,4 +271,25 @@ def test_shard_map(rng: np.random.Generator) -> None:
     same(expected["y"], jax.jit(split)(*arrays))
     back = jax.jit(lambda *x: jax.vjp(split, *x)[1](jnp.asarray(tensors["g"].numpy())))
     for name, own in zip(("q", "k", "v"), back(*arrays), strict=True):
+        same(expected[name], own)
+
+
+def test_sharded_jit(rng: np.random.Generator) -> None:
+    """XLA keeps batches and heads on their devices, and sends nothing."""
+    case = Drawn("chunks", rng)
+    tensors = tensors_of(drawn(rng, batch=(2,)), "float32")
+    mesh = jax.make_mesh((2, 2), ("b", "h"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("b", "h"))
+    arrays = [jax.device_put(tensors[name].numpy(), split) for name in ("q", "k", "v", "g")]
+
+    def run(q: Any, k: Any, v: Any, g: Any) -> Any:
+        y, back = jax.vjp(case.in_jax, q, k, v)
+        return y, *back(g)
+
+    compiled = jax.jit(run).lower(*arrays).compile()
+    assert not [
+        word for word in ("all-", "collective", "reduce-scatter") if word in compiled.as_text()
+    ]
+    expected = everything_torch(tensors, **case.options)
+    for name, own in zip(("y", "q", "k", "v"), compiled(*arrays), strict=True):
         same(expected[name], own)

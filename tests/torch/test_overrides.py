@@ -76,6 +76,12 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.rotary(x[:, :4], b[:2], b[2:4]),
         lambda x, b: bt.rotary(x[:, :4], b[:1], b[1:2], interleaved=True),
     ),
+    "attention": (
+        lambda x, b: bt.attention(x[None], x[None], x[None], causal=True, window=2),
+        lambda x, b: bt.attention(x[None], x[None], x[None], mask=x[:, :4] > 0, sink=b[:1]),
+    ),
+    "matmul": (lambda x, b: bt.matmul(x, b), lambda x, b: bt.matmul(b=x.T, a=x)),
+    "linear": (lambda x, b: bt.linear(x, x, b[:4]),),
     "make_viewless_tensor": (lambda x, b: bt.make_viewless_tensor(x[1:], True, True),),
     "all_gather": (lambda x, b: bt.all_gather(x, dim=1),),
 }
@@ -204,6 +210,7 @@ MODULES: dict[str, nn.Module] = {
     "GEGLU": bt.GEGLU(),
     "GLU": bt.GLU("silu"),
     "LayerNorm": bt.LayerNorm(5),
+    "Linear": bt.Linear(5, 3),
     "LinearCrossEntropyLoss": bt.LinearCrossEntropyLoss(5, 7),
     "LogSoftmax": bt.LogSoftmax(-1),
     "RMSNorm": bt.RMSNorm(5),

@@ -64,7 +64,17 @@ class Composition:
         self._record = recorder(named(_Recorded, name, False))
 
     def run(self, operands: Sequence[Tensor | None], options: Any) -> Tensor:
-        """Returns the result for checked operands."""
+        """Returns the result for checked operands.
+
+        Raises:
+          TypeError: an operand is a DTensor.
+        """
+        for name, operand in zip(self.rules.operands, operands, strict=True):
+            if type(operand).__name__ == "DTensor":
+                raise TypeError(
+                    f"{self.rules.name}: {name} is a DTensor, expected ordinary tensors: call it "
+                    "with each device's own batches and heads, x.to_local()"
+                )
         return self._op(*operands, *dataclasses.astuple(options))  # type: ignore[no-any-return]
 
     def _forward(self, *given: Any) -> Tensor:
