@@ -21,7 +21,6 @@ from bridge import lang as bl
 from bridge.catalogue.attention_chunks import (
     Chunks,
     Part,
-    SumOfChunks,
     chunk_rows,
     chunks_of,
     heads_at_once,
@@ -29,7 +28,7 @@ from bridge.catalogue.attention_chunks import (
 from bridge.catalogue.declaration import declared
 from bridge.catalogue.sinks import DIGITS, LARGEST, sink_gradients, softmax_with_sink
 from bridge.catalogue.softmax_programs import params_of
-from bridge.ops.compositions import Functions
+from bridge.ops.compositions import Functions, SumOfChunks
 from bridge.ops.definition import Call
 from bridge.ops.product import ProductParams, Shape
 from bridge.ops.run_program import PROGRAM
@@ -95,6 +94,9 @@ class Attention:
     def result_shape(self, operands: Sequence[Any]) -> Shape:
         q, _, v, *_ = operands
         return (*q.shape[:-1], v.shape[-1])
+
+    def result_dtype(self, dtype: str) -> str:
+        return dtype
 
     def forward(self, operands: Sequence[Any], options: Options) -> Any:
         case = _Case.of(operands, options, self._functions.is_unrolled)
