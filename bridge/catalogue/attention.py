@@ -16,9 +16,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from bridge.catalogue.attention_chunks import Chunks, Part, SumOfChunks
+from bridge.catalogue.attention_chunks import Chunks, Part
 from bridge.catalogue.attention_scores import Case, Options, ScoreOps, Scores
-from bridge.ops.compositions import Functions
+from bridge.ops.compositions import Functions, SumOfChunks
 from bridge.ops.product import ProductParams, Shape
 from bridge.ops.sums import rounded, sum_of
 
@@ -51,6 +51,9 @@ class Attention:
     def result_shape(self, operands: Sequence[Any]) -> Shape:
         q, _, v, *_ = operands
         return (*q.shape[:-1], v.shape[-1])
+
+    def result_dtype(self, dtype: str) -> str:
+        return dtype
 
     def forward(self, operands: Sequence[Any], options: Options) -> Any:
         case = Case.of(operands, options, self._functions.is_unrolled)

@@ -1,4 +1,4 @@
-"""Chunks of the query rows of attention: the keys that a chunk reads, and sums over chunks.
+"""Chunks of the query rows of attention, and the keys that a chunk reads.
 
 The rows of a key head are the queries of all query heads that share it, one head after the other:
 row r is query r mod queries.
@@ -6,12 +6,12 @@ row r is query r mod queries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Terms in a leaf of a product's sum. A chunk has 256·2ⁿ rows, a subtree of a sum over rows.
-LEAF = 256
+from bridge.ops.compositions import LEAF, RowChunks, row_chunks
+
 # Columns in the largest unit of a sum along a row: trees of slices from its multiples are subtrees.
 _UNIT = 1024
 # Bytes of scores that exist at a time, unless one head and one leaf of rows take more.
@@ -23,21 +23,15 @@ _CAUSAL_GROUPS = 4
 
 
 @dataclass(frozen=True)
-class Chunks:
+class Chunks(RowChunks):
     """Equal chunks of rows of a key head, one after the other, and the keys that they read.
 
     Attributes:
-      start: the first row of the first chunk.
-      rows: the number of rows in a chunk.
-      count: the number of chunks, 2ⁿ; they are a subtree of a sum over chunks.
       first, end: the keys.
       has_last: a row does not see the last of these keys.
       has_first: a row does not see the first of these keys.
     """
 
-    start: int
-    rows: int
-    count: int
     first: int
     end: int
     has_last: bool = False
@@ -75,22 +69,16 @@ def chunks_of(
     Args:
       is_unrolled: each chunk stands alone.
     """
-    found: list[Chunks] = []
-    start = 0
     # Under the causal rule, groups of chunks read fewer keys than all chunks together.
     most = rows // per // _CAUSAL_GROUPS if causal else rows
-    longest = 1 if is_unrolled else 1 << max(most, 1).bit_length() - 1
-    while start < rows or not found:
-        count = min(1 << max((rows - start) // per, 1).bit_length() - 1, longest)
-        each = min(per, rows - start)
-        found.append(_chunks(start, each, count, queries, keys, causal, window))
-        start += each * count
-    return found
+    return [
+        _chunks(each, queries, keys, causal, window)
+        for each in row_chunks(rows, per, 1 if is_unrolled else most)
+    ]
 
 
-def _chunks(
-    start: int, rows: int, count: int, queries: int, keys: int, causal: bool, window: int | None
-) -> Chunks:
+def _chunks(own: RowChunks, queries: int, keys: int, causal: bool, window: int | None) -> Chunks:
+    start, rows, count = own.start, own.rows, own.count
     stop = start + rows * count
     if not causal:
         return Chunks(start, rows, count, 0, keys)
@@ -116,34 +104,3 @@ def _subtree_start(first: int, end: int) -> int:
 
 
 Part = tuple[int, int, Any]  # the first key, the end of the keys, and their sums
-
-
-class SumOfChunks:
-    """The sum over chunks of rows, in the tree of one product over all rows.
-
-    The sum of some chunks waits for that of as many more, as in a binary counter, so that few
-    sums exist at a time.
-
-    Args:
-      add: add(one, other) returns the sum of two parts.
-    """
-
-    def __init__(self, add: Callable[[Part, Part], Part]) -> None:
-        self._add = add
-        self._waiting: tuple[tuple[int, Part], ...] = ()
-
-    def push(self, part: Part, count: int) -> None:
-        """Adds the sum of the next `count` chunks."""
-        while self._waiting and self._waiting[-1][0] == count:
-            *before, (_, left) = self._waiting
-            self._waiting = tuple(before)
-            part = self._add(left, part)
-            count *= 2
-        self._waiting = (*self._waiting, (count, part))
-
-    def total(self) -> Part:
-        """Returns the sum of all chunks."""
-        *before, (_, part) = self._waiting
-        for _, left in reversed(before):
-            part = self._add(left, part)
-        return part

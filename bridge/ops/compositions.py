@@ -7,10 +7,13 @@ derivative: it stores the operands and nothing else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bridge.ops.definition import Call
-from bridge.ops.product import ProductParams, Shape
+from bridge.ops.product import LEAF, ProductParams, Shape
+
+__all__ = ["LEAF", "Functions", "RowChunks", "Rules", "SumOfChunks", "row_chunks"]
 
 
 class Functions(Protocol):
@@ -100,7 +103,10 @@ class Rules(Protocol):
     def operands(self) -> dict[str, bool]: ...
 
     def result_shape(self, operands: Sequence[Any]) -> Shape:
-        """Returns the shape of the result, whose dtype is that of the first operand."""
+        """Returns the shape of the result."""
+
+    def result_dtype(self, dtype: str) -> str:
+        """Returns the dtype of the result, for that of the first operand."""
 
     def forward(self, operands: Sequence[Any], options: Any) -> Any:
         """Returns the result."""
@@ -109,3 +115,66 @@ class Rules(Protocol):
         self, g: Any, operands: Sequence[Any], options: Any, wanted: Sequence[bool]
     ) -> list[Any]:
         """Returns the gradients of the floating operands, None for unwanted ones."""
+
+
+@dataclass(frozen=True)
+class RowChunks:
+    """Equal chunks of rows, one after the other.
+
+    Attributes:
+      start: the first row of the first chunk.
+      rows: the number of rows in a chunk.
+      count: the number of chunks, 2ⁿ; they are a subtree of a sum over chunks.
+    """
+
+    start: int
+    rows: int
+    count: int
+
+
+def row_chunks(rows: int, per: int, most: int) -> list[RowChunks]:
+    """Cuts rows into chunks of `per` rows; there is at least one chunk.
+
+    Args:
+      per: the rows of a chunk: LEAF·2ⁿ, so that its sum is a subtree of a sum over all rows, or at
+        least as many as there are.
+      most: the number of chunks that may run in one loop.
+    """
+    found: list[RowChunks] = []
+    start, longest = 0, 1 << max(most, 1).bit_length() - 1
+    while start < rows or not found:
+        count = min(1 << max((rows - start) // per, 1).bit_length() - 1, longest)
+        found.append(RowChunks(start, min(per, rows - start), count))
+        start += found[-1].rows * count
+    return found
+
+
+class SumOfChunks:
+    """The sum over chunks of rows, in the tree of one product over all rows.
+
+    The sum of some chunks waits for that of as many more, as in a binary counter, so that few
+    sums exist at a time.
+
+    Args:
+      add: add(one, other) returns the sum of two parts.
+    """
+
+    def __init__(self, add: Callable[[Any, Any], Any]) -> None:
+        self._add = add
+        self._waiting: tuple[tuple[int, Any], ...] = ()
+
+    def push(self, part: Any, count: int) -> None:
+        """Adds the sum of the next `count` chunks."""
+        while self._waiting and self._waiting[-1][0] == count:
+            *before, (_, left) = self._waiting
+            self._waiting = tuple(before)
+            part = self._add(left, part)
+            count *= 2
+        self._waiting = (*self._waiting, (count, part))
+
+    def total(self) -> Any:
+        """Returns the sum of all chunks."""
+        *before, (_, part) = self._waiting
+        for _, left in reversed(before):
+            part = self._add(left, part)
+        return part

@@ -96,6 +96,28 @@ def as_whole(place: Place, reduction: str) -> None:
             )
 
 
+def portable(place: Place, reduction: str) -> None:
+    """By bridge's products, losses and gradients have the bits of whole tensors."""
+    mesh = init_device_mesh("cpu", (place.world_size,))
+    values = [v.float() if v.is_floating_point() else v for v in _values((4, 150, 16))]
+
+    def run(given: list[Any]) -> list[Tensor]:
+        smooth = [v.detach().requires_grad_() for v in given if v.is_floating_point()]
+        hidden, weight, bias = smooth
+        loss = bridge.torch.linear_cross_entropy(
+            hidden, weight, given[2], bias=bias, reduction=reduction, chunk=256, bits="portable"
+        )
+        return [loss.detach(), *torch.autograd.grad(loss.sum(), smooth)]
+
+    expected = run(values)
+    for placements in _PLACEMENTS:
+        spread = [_spread(v, mesh, p) for v, p in zip(values, placements, strict=True)]
+        with implicit_replication() if placements[0] is None else nullcontext():
+            found = run(spread)
+        for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+            assert torch.equal(_whole(a), b), (placements, i)
+
+
 def plain_rows(place: Place) -> None:
     """Plain rows with a split weight, as in FSDP2, are refused unless torch is told about them."""
     mesh = init_device_mesh("cpu", (place.world_size,))

@@ -16,6 +16,11 @@ def test_derivatives_of_the_whole(processes: Any, reduction: str) -> None:
     processes(JOIN, 2).run(f"{_CHECKS}:as_whole", reduction=reduction)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_portable_bits_of_the_whole(processes: Any, reduction: str) -> None:
+    processes(JOIN, 2).run(f"{_CHECKS}:portable", reduction=reduction)
+
+
 @pytest.mark.parametrize(
     "check", ["plain_rows", "odd_shapes", "rows_stay", "compiled", "of_a_group"]
 )

@@ -52,6 +52,50 @@ def test_explicit_axes(splits: Any, reduction: str, rng: Any) -> None:
             )
 
 
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize(
+    "splits",
+    [
+        (P("data"), P(), P("data"), P()),
+        (P(None, "data"), P(), P(None, "data"), P()),
+        (P(), P("data"), P(), P("data")),
+        (P("data", None, "model"), P(None, "model"), P(), P()),
+    ],
+    ids=["batch", "sequence", "vocabulary", "features"],
+)
+def test_portable_bits_of_split_arrays(splits: Any, reduction: str, kind: Any, rng: Any) -> None:
+    """They are those of whole arrays, in one chunk and in several."""
+    hidden, weight, labels = given(rng, 8, 76)
+    arrays = hidden, weight, labels, rng.normal(size=16).astype(np.float32)
+    mesh = make_mesh(kind)
+    for chunk in (None, 256):
+
+        def both(hidden: Any, weight: Any, labels: Any, bias: Any, chunk: Any = chunk) -> Any:
+            def loss(hidden: Any, weight: Any, bias: Any) -> Any:
+                return bridge.jax.linear_cross_entropy(
+                    hidden,
+                    weight,
+                    labels,
+                    bias=bias,
+                    chunk=chunk,
+                    reduction=reduction,
+                    bits="portable",
+                )
+
+            value, pull = jax.vjp(loss, hidden, weight, bias)
+            return value, pull(jnp.ones_like(value))
+
+        expected = both(*arrays)
+        with jax.set_mesh(mesh):
+            split = [
+                jax.device_put(array, NamedSharding(mesh, spec))
+                for array, spec in zip(arrays, splits, strict=True)
+            ]
+            found = jax.jit(both)(*split)
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
 @pytest.mark.parametrize("form", ["mean", "sum"])
 def test_losses_of_a_split_sequence(form: str, rng: Any) -> None:
     logits = rng.normal(size=(3, 8, 5)).astype(np.float32)

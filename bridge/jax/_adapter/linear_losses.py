@@ -38,27 +38,39 @@ class LinearLosses:
         """Returns the loss of hidden, weight, labels and bias, which have been checked."""
         hidden, weight, labels, bias = operands
         (columns, features), rows = weight.shape, math.prod(hidden.shape[:-1])
-        self._refuse_symbolic(rows, chunk, weight.shape)
+        refuse_symbolic(self.name, rows, chunk, weight.shape)
         run = _compiled(self, options, chunk_rows(chunk, rows, features, columns))
-        arrays = hidden, weight, bias, labels
         is_none = options.reduction == "none"
-        spec = jax.typeof(labels).sharding.spec if is_none else PartitionSpec()
-        mesh = _explicit_mesh(arrays)
-        # XLA splits the chunks: with explicit types, every operation in them would need a sharding.
-        return run(*arrays) if mesh is None else _auto(run, mesh, spec)(*arrays)
+        return split_by_xla(run, (hidden, weight, bias, labels), labels if is_none else None)
 
-    def _refuse_symbolic(self, rows: Any, chunk: int | None, weight: Any) -> None:
-        """Raises ValueError for symbolic sizes that the division into chunks depends on."""
-        if not isinstance(rows, int):
-            raise ValueError(
-                f"{self.name}: hidden has a symbolic number of rows, {rows}, expected one that is "
-                f"known when the function is exported"
-            )
-        if chunk is None and not all(isinstance(size, int) for size in weight):
-            raise ValueError(
-                f"{self.name}: weight has the symbolic shape {list(weight)}, which gives no chunk: "
-                f"give chunk="
-            )
+
+def refuse_symbolic(function: str, rows: Any, chunk: int | None, weight: Any) -> None:
+    """Raises ValueError for symbolic sizes that the division into chunks depends on."""
+    if not isinstance(rows, int):
+        raise ValueError(
+            f"{function}: hidden has a symbolic number of rows, {rows}, expected one that is "
+            f"known when the function is exported"
+        )
+    if chunk is None and not all(isinstance(size, int) for size in weight):
+        raise ValueError(
+            f"{function}: weight has the symbolic shape {list(weight)}, which gives no chunk: "
+            f"give chunk="
+        )
+
+
+def split_by_xla(run: Any, arrays: tuple[Any, ...], like: Any) -> Any:
+    """Returns run(*arrays), split over devices by XLA even if the arrays have explicit types.
+
+    Otherwise every operation on a chunk would need a sharding.
+
+    Args:
+      like: the result is split like this array, or not at all for None.
+    """
+    mesh = _explicit_mesh(arrays)
+    if mesh is None:
+        return run(*arrays)
+    spec = PartitionSpec() if like is None else jax.typeof(like).sharding.spec
+    return _auto(run, mesh, spec)(*arrays)
 
 
 def _explicit_mesh(arrays: Any) -> Any:

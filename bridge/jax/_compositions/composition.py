@@ -76,8 +76,9 @@ class Composition:
 
     def _abstract(self, *given: Any, slots: Any, **_: Any) -> Any:
         operands = self._in_places(given[: len(slots)], slots)
-        first = operands[0]
-        return first.update(shape=self.rules.result_shape(operands), weak_type=False)
+        first, shape = operands[0], self.rules.result_shape(operands)
+        dtype = jnp.dtype(self.rules.result_dtype(first.dtype.name))
+        return first.update(shape=shape, dtype=dtype, weak_type=False)
 
     def _forward(self, *present: Any, slots: Any, options: Any) -> jax.Array:
         return self.rules.forward(self._in_places(present, slots), options)  # type: ignore[no-any-return]

@@ -21,6 +21,7 @@ from bridge.torch._adapter.autograd import is_recorded
 from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library
+from bridge.torch._adapter.kernels import DTYPES, dtype_word
 
 _SCHEMA_TYPES = {"bool": "bool", "int": "int", "float": "float"}
 
@@ -96,7 +97,9 @@ class Composition:
 
     def _empty(self, *given: Any) -> Tensor:
         operands, _ = self._split(given)
-        return operands[0].new_empty(self.rules.result_shape(operands))  # type: ignore[no-any-return]
+        first, shape = operands[0], self.rules.result_shape(operands)
+        dtype = DTYPES[self.rules.result_dtype(dtype_word(first.dtype))]
+        return first.new_empty(shape, dtype=dtype)  # type: ignore[no-any-return]
 
     def _empty_gradients(self, g: Tensor, *given: Any) -> tuple[Tensor, ...]:
         wanted = given[-1]

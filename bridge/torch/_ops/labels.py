@@ -65,6 +65,11 @@ def readable(function: str, labels: Any, ignore_index: Any) -> Any:
     return torch.where(signed < 0, -2 if ignore_index == -1 else -1, signed)
 
 
+def as_signed(labels: Any, ignore_index: int) -> tuple[Any, int]:
+    """Returns labels as int64, and the label that is ignored among them."""
+    return readable("", labels, ignore_index).to(torch.int64), ignore_index
+
+
 def _ends(labels: Tensor) -> tuple[int, int]:
     least, largest = torch.aminmax(labels)
     return int(least), int(largest)

@@ -91,7 +91,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
       weight: must be None: weights of classes are not supported.
       ignore_index: as for `cross_entropy`; None is -100.
       options: must be None; `chunk` sets the number of rows computed at a time.
-      chunk, z_loss, softcap: as for `linear_cross_entropy`.
+      chunk, z_loss, softcap, bits: as for `linear_cross_entropy`.
 
     Attributes:
       linear: the `torch.nn.Linear(in_features, num_classes, bias)`.
@@ -122,6 +122,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
         chunk: int | None = None,
         z_loss: float = 0.0,
         softcap: float | None = None,
+        bits: str | None = None,
     ) -> None:
         super().__init__()
         name = "LinearCrossEntropyLoss"
@@ -133,7 +134,7 @@ class LinearCrossEntropyLoss(torch.nn.Module):
         self.num_classes, self.out_features = num_classes, ()
         self.reduction, self.label_smoothing = reduction, label_smoothing
         self.ignore_index = ignore_index
-        self.chunk, self.z_loss, self.softcap = chunk, z_loss, softcap
+        self.chunk, self.z_loss, self.softcap, self.bits = chunk, z_loss, softcap, bits
         self.linear = torch.nn.Linear(in_features, num_classes, bias, device, dtype)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
@@ -150,10 +151,19 @@ class LinearCrossEntropyLoss(torch.nn.Module):
             label_smoothing=self.label_smoothing,
             z_loss=self.z_loss,
             softcap=self.softcap,
+            bits=self.bits,
         )
 
     def extra_repr(self) -> str:
-        names = ("reduction", "ignore_index", "label_smoothing", "chunk", "z_loss", "softcap")
+        names = (
+            "reduction",
+            "ignore_index",
+            "label_smoothing",
+            "chunk",
+            "z_loss",
+            "softcap",
+            "bits",
+        )
         shown = {"in_features": self.linear.in_features, "num_classes": self.num_classes}
         shown |= {"bias": self.linear.bias is not None}
         shown |= {name: getattr(self, name) for name in names}
