@@ -138,6 +138,28 @@ def test_torch_compile_has_the_bits_of_eager() -> None:
         assert_same_bits(own, other)
 
 
+class Scaled(nn.Embedding):
+    """An embedding as those of Gemma 3 and, with an offset, of OPT."""
+
+    def forward(self, ids: Tensor, offset: int = 0) -> Tensor:
+        return super().forward(ids + offset) * 3.0
+
+
+def test_an_embedding_that_calls_its_base_class() -> None:
+    torch.manual_seed(5)
+    table, ids = Scaled(9, 5), torch.randint(0, 8, (700,))
+    g = torch.randn(700, 5)
+    replaced = huggingface.replace(table, linear=True)
+    assert replaced.done == {"": "embedding"}
+    for each in (table, copy.deepcopy(table), _from_file(table)):
+        (found,) = torch.autograd.grad(y := each(ids, offset=1), each.weight, g)
+        expected = bt.embedding(ids + 1, each.weight) * 3.0
+        assert_same_bits(y, expected)
+        assert_same_bits(found, torch.autograd.grad(expected, each.weight, g)[0])
+    replaced.undo()
+    assert type(table) is Scaled
+
+
 @pytest.mark.parametrize("change", changed.CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("family", ["Llama", "GPTNeoX"])
 def test_weights_that_change_after_replace(family: str, change: Any, undone: Any) -> None:
@@ -185,6 +207,11 @@ class Packed(nn.Module):
         self.register_buffer("table", torch.zeros(3, 2))
 
 
+class Sums(nn.Embedding):
+    def forward(self, ids: Tensor) -> Tensor:
+        return nn.functional.embedding_bag(ids, self.weight)
+
+
 def _hooked() -> nn.Linear:
     made = nn.Linear(2, 2)
     made.forward = made.forward  # type: ignore[method-assign]
@@ -201,6 +228,7 @@ def test_layers_that_stay_and_the_reasons() -> None:
             nn.Embedding(4, 2, scale_grad_by_freq=True),
             "scale_grad_by_freq is True, expected False",
         ),
+        "sums": (Sums(4, 2), "its class Sums has a forward of its own"),
         "images": (nn.Conv2d(1, 2, 3), "its class Conv2d computes with weight itself"),
         "packed": (Packed(), "its class Packed computes with qweight itself"),
         "short": (

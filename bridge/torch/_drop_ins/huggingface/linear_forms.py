@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.utils.parametrize import ParametrizationList
 
+from bridge.replaced import names_read_by
 from bridge.torch._drop_ins.huggingface.linear_loss import HeadWithLoss
 from bridge.torch._drop_ins.huggingface.trial import COMPUTED, HOOKED, Form, is_computed
 from bridge.torch._ops.embedding import embedding
@@ -42,14 +43,22 @@ def _embedding(layer: Any, ids: Tensor) -> Tensor:
     return torch.where((ids == padding % weight.shape[0])[..., None], y.detach(), y)
 
 
-LINEAR = Form("linear", _linear)
+class _Rows(nn.Embedding):
+    """The base of a subclass whose forward calls that of `torch.nn.Embedding`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return _embedding(self, input)
+
+
+_LINEAR = Form("linear", _linear)
 _CONV1D = Form("linear", _conv1d)
 _EMBEDDING = Form("embedding", _embedding)
+_INNER_EMBEDDING = Form("embedding", _embedding, inner=_Rows)
 
 
 def linear_form_of(layer: nn.Module) -> Form | str | None:
     """Returns the form of a layer, the reason for none, or None for a layer without a matrix."""
-    form = _by_forward(type(layer).forward)
+    form = _by_forward(layer, type(layer).forward)
     if form is None:
         return _why_not(layer)
     if "forward" in vars(layer):
@@ -63,19 +72,22 @@ def linear_form_of(layer: nn.Module) -> Form | str | None:
         return f"its weight is of type {type(weight).__name__}, expected a dense tensor"
     if weight.dtype not in _DTYPES:
         return f"its weight has dtype {str(weight.dtype)[6:]}, expected a float of 16 to 64 bits"
-    if form is _EMBEDDING:
+    if isinstance(layer, nn.Embedding):
         for name in _OPTIONS:
             if given := getattr(layer, name):
                 return f"{name} is {given}, expected {None if name == 'max_norm' else False}"
     return form
 
 
-def _by_forward(forward: Any) -> Form | None:
-    forms = {nn.Linear.forward: LINEAR, nn.Embedding.forward: _EMBEDDING}
+def _by_forward(layer: nn.Module, forward: Any) -> Form | None:
+    forms = {nn.Linear.forward: _LINEAR, nn.Embedding.forward: _EMBEDDING}
     of_transformers = sys.modules.get("transformers.pytorch_utils")
     if of_transformers is not None:
         forms[of_transformers.Conv1D.forward] = _CONV1D  # its weight is [in, out]
-    return forms.get(forward)
+    if forward in forms or not isinstance(layer, nn.Embedding):
+        return forms.get(forward)
+    # Embeddings that are scaled, or whose ids have an offset, leave the rows to their base class.
+    return _INNER_EMBEDDING if {"super", "forward"} <= {*names_read_by(forward)} else None
 
 
 def _why_not(layer: nn.Module) -> str | None:

@@ -189,5 +189,8 @@ def _new(original: type, form: Form) -> Any:
 @functools.cache
 def _class_by(original: Any, form: Form) -> Any:
     own = {"replaces": original, "form": form, "__module__": original.__module__}
+    if form.inner is not None:
+        own["forward"] = original.forward
+        return type(original.__name__, (ByBridge, original, form.inner), own)
     own["argument_names"] = tuple(argument_names(original.forward) or ())
     return type(original.__name__, (ByBridge, original), own)

@@ -28,11 +28,15 @@ COMPUTED = "its weight is computed from other parameters: call replace before se
 
 @dataclass(frozen=True)
 class Form:
-    """A layer's formula: `forward(layer, x)` computes it by the op named `name`."""
+    """A layer's formula: `forward(layer, x)` computes it by the op named `name`.
+
+    With `inner`, the layer keeps its own `forward`, in which `super()` is this class.
+    """
 
     name: str
     function: Callable[..., Tensor]
     constants: tuple[tuple[str, Any], ...] = field(default=())
+    inner: type | None = None
 
     def forward(self, layer: Any, *given: Any, **named: Any) -> Tensor:
         return self.function(layer, *given, **named, **dict(self.constants))
