@@ -6,12 +6,16 @@ whole sequences. In reinforcement learning exp(trainer − sampler) weights each
 bridge's products and attention it is 1, since a token's number depends on the tokens before it
 alone: not on the batch, the cache, the length of the sequence or the framework.
 
+Then the same with a Llama of Hugging Face's transformers, whose layers `replace` gives to bridge:
+`generate` samples, and a training step of the same model scores.
+
     python examples/zero_log_ratio.py
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from typing import Any
 
 import jax
@@ -21,6 +25,7 @@ import torch
 
 import bridge.jax as bj
 import bridge.torch as bt
+from bridge.torch import huggingface
 
 SYMBOLS, LAYERS, HEADS, KEY_HEADS, HEAD, INNER = 96, 2, 4, 2, 16, 176
 WIDTH = HEADS * HEAD
@@ -134,6 +139,56 @@ def ratios(batch: int, seed: int = 0) -> np.ndarray:
     return np.exp(computed - sampled.numpy())
 
 
+def llama(seed: int = 0) -> Any:
+    """Returns a Llama with random weights and grouped queries."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=SYMBOLS,
+        hidden_size=WIDTH,
+        intermediate_size=1000,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEY_HEADS,
+        initializer_range=0.2,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=None,  # every sequence gets LENGTH tokens
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config)
+
+
+def llama_ratios(model: Any, batch: int, seed: int = 0) -> np.ndarray:
+    """Returns exp(trainer − sampler) for every token that `model.generate` samples.
+
+    A batch of several prompts has prompts of different lengths, padded on the left.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        prompts = torch.randint(1, SYMBOLS, (batch, PROMPT))
+        shown = (torch.arange(PROMPT) >= torch.arange(batch)[:, None] % PROMPT).long()
+        sampled = model.eval().generate(
+            prompts * shown,
+            attention_mask=shown,
+            max_new_tokens=LENGTH - PROMPT,
+            do_sample=True,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+    ids = sampled.sequences
+    sampler = bt.token_log_probs(torch.stack(sampled.logits, 1), ids[:, PROMPT:])
+
+    # The trainer: one pass over whole sequences, with the mask and positions of `generate`.
+    shown = torch.cat([shown, torch.ones_like(ids[:, PROMPT:])], 1)
+    places = (shown.cumsum(1) - 1).clamp(min=0)
+    found = model.train()(ids, attention_mask=shown, position_ids=places).logits
+    trainer = bt.token_log_probs(found[:, PROMPT - 1 : -1].float(), ids[:, PROMPT:])
+    trainer.mean().backward()
+    return torch.exp(trainer - sampler).detach().numpy()
+
+
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     for batch in (1, 7):
@@ -143,6 +198,19 @@ def main() -> None:
             f"{found.min()} to {found.max()}"
         )
         assert (found == 1).all()
+    if importlib.util.find_spec("transformers") is None:
+        print("transformers is not installed: no Llama")
+        return
+    model = llama()
+    replaced = huggingface.replace(model, linear=True, attention=True)
+    for batch in (1, 7):
+        found = llama_ratios(model, batch)
+        print(
+            f"batch {batch}: {found.size} tokens of Llama's generate, scored in a training step, "
+            f"ratio from {found.min()} to {found.max()}"
+        )
+        assert (found == 1).all()
+    replaced.undo()
 
 
 if __name__ == "__main__":

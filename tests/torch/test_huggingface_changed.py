@@ -31,7 +31,7 @@ def linears_of(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if type(child) is nn.Linear and name != "lm_head"
+        if isinstance(child, nn.Linear) and name != "lm_head"
     ]
 
 

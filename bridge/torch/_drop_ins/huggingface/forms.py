@@ -14,7 +14,13 @@ from torch import nn
 
 from bridge.torch._drop_ins.huggingface.mlp_forms import activation_trials, mlp_trials
 from bridge.torch._drop_ins.huggingface.norm_forms import norm_trials
-from bridge.torch._drop_ins.huggingface.trial import Form, argument_names, first_alike, unseen
+from bridge.torch._drop_ins.huggingface.trial import (
+    HOOKED,
+    Form,
+    argument_names,
+    first_alike,
+    unseen,
+)
 
 _KINDS = (("norms", norm_trials), ("mlps", mlp_trials), ("activations", activation_trials))
 
@@ -30,7 +36,7 @@ def form_of(layer: nn.Module, wanted: Sequence[str]) -> Form | str | None:
             if kind not in wanted or (trials := find(layer)) is None:  # type: ignore[operator]
                 continue
             if "forward" in vars(layer):
-                return "its forward was replaced, as hooks of other packages do"
+                return HOOKED
             if isinstance(trials, str):
                 return trials
             arguments = argument_names(type(layer).forward)

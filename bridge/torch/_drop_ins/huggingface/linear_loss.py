@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bridge.torch._drop_ins.huggingface.layers import following, on_device
 from bridge.torch._drop_ins.huggingface.trial import stand_in
 from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
+from bridge.torch._ops.product_modules import Linear
 
 
 class HeadWithLoss(nn.Linear):
@@ -25,6 +26,10 @@ class HeadWithLoss(nn.Linear):
         if labels is None:
             return super().forward(input)
         return linear_cross_entropy(input, self.weight, labels, bias=self.bias, **options)
+
+
+class HeadOnBridge(HeadWithLoss, Linear):
+    """A head with a loss, whose logits are bridge's product."""
 
 
 class LinearLoss:
@@ -115,8 +120,11 @@ def _loss(
     return loss if num_items_in_batch is None else loss / on_device(num_items_in_batch, loss)
 
 
-def with_linear_loss(model: Any) -> list[tuple[str, Any, type]]:
+def with_linear_loss(model: Any, linear: bool) -> list[tuple[str, Any, type]]:
     """Returns the changes of classes for this loss, after comparing it with the model's own.
+
+    Args:
+      linear: if true, the head's logits are bridge's product.
 
     Returns:
       Name, module and new class of the head and of the model; an empty list if the model has been
@@ -132,7 +140,9 @@ def with_linear_loss(model: Any) -> list[tuple[str, Any, type]]:
     if not original.__name__.endswith("ForCausalLM"):
         raise ValueError(f"{where} the model is {original.__name__}, expected a …ForCausalLM")
     head = model.get_output_embeddings()
-    if type(head) is not nn.Linear:
+    of_head: Any = type(head)
+    is_replaced = getattr(of_head, "replaces", None) is nn.Linear
+    if not (of_head is nn.Linear or is_replaced):
         kind = f"{type(head).__module__}.{type(head).__qualname__}"
         raise ValueError(f"{where} its head is {kind}, expected torch.nn.Linear itself")
     if head.weight.is_meta:
@@ -156,13 +166,14 @@ def with_linear_loss(model: Any) -> list[tuple[str, Any, type]]:
                     f"({error})"
                 ) from error
             finally:
-                head.__class__ = nn.Linear
+                head.__class__ = of_head
             if not abs(expected - found) <= tolerance * abs(expected):
                 raise ValueError(
                     f"{where} {original.__name__} changes its logits in an unknown way: its loss "
                     f"of random hidden states is {expected}, and the loss without logits is {found}"
                 )
-    return [(head_name, head, HeadWithLoss), ("", model, changed)]
+    to = HeadOnBridge if linear or is_replaced else HeadWithLoss
+    return [(head_name, head, to), ("", model, changed)]
 
 
 class _Hidden(nn.Module):

@@ -11,6 +11,7 @@ from bridge.replaced import Replaced, names_read_by
 from bridge.torch._drop_ins.huggingface import layers as layers
 from bridge.torch._drop_ins.huggingface.attention import use_attention
 from bridge.torch._drop_ins.huggingface.forms import form_of
+from bridge.torch._drop_ins.huggingface.linear_forms import linear_form_of
 from bridge.torch._drop_ins.huggingface.linear_loss import with_linear_loss
 from bridge.torch._drop_ins.huggingface.rotary_forms import rotary_of
 from bridge.torch._drop_ins.huggingface.trial import Form, argument_names
@@ -25,6 +26,7 @@ def replace(
     rotary: bool = True,
     loss: bool = True,
     linear_loss: bool = False,
+    linear: bool = False,
     attention: bool = False,
 ) -> Replaced:
     """Replaces the computation of layers in a model of transformers by ops of bridge.
@@ -46,6 +48,8 @@ def replace(
       loss: the loss of predicting the next or the masked token from logits.
       linear_loss: in training with labels, by keyword or position, the loss comes from the hidden
         states by `linear_cross_entropy`, and `logits` of the output is None.
+      linear: `torch.nn.Linear`, `torch.nn.Embedding` and transformers' `Conv1D`, by `linear` and
+        `embedding`. A class with another `forward` and a class with matrices of its own stay.
       attention: the attention function of the models' configs, by `attention`: grouped queries,
         windows, softcaps and sinks. A call with dropout of probabilities, with a mask that is not
         bool or with `output_attentions` then raises an error.
@@ -61,7 +65,8 @@ def replace(
       >>> model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")  # doctest: +SKIP
       >>> print(bridge.torch.huggingface.replace(model))  # doctest: +SKIP
     """
-    changes = with_linear_loss(model) if linear_loss else []  # raises before anything is changed
+    # Raises before anything is changed.
+    changes = with_linear_loss(model, linear) if linear_loss else []
     replaced = Replaced()
     kinds = {"norms": norms, "mlps": mlps, "activations": activations}
     wanted = [kind for kind, is_wanted in kinds.items() if is_wanted]
@@ -74,7 +79,11 @@ def replace(
         key = _kind_of(layer)
         if key not in forms:
             forms[key] = form_of(layer, wanted)
-        if isinstance(form := forms[key], str):
+        form = forms[key]
+        # A reason depends on the weights themselves, which the key does not have.
+        if form is None and linear and not any(layer is changed for _, changed, _ in changes):
+            form = linear_form_of(layer)
+        if isinstance(form, str):
             replaced.left[name] = form
         elif form is not None:
             original: Any = type(layer)
@@ -180,5 +189,8 @@ def _new(original: type, form: Form) -> Any:
 @functools.cache
 def _class_by(original: Any, form: Form) -> Any:
     own = {"replaces": original, "form": form, "__module__": original.__module__}
+    if form.inner is not None:
+        own["forward"] = original.forward
+        return type(original.__name__, (ByBridge, original, form.inner), own)
     own["argument_names"] = tuple(argument_names(original.forward) or ())
     return type(original.__name__, (ByBridge, original), own)

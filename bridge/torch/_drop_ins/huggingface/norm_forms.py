@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from bridge.torch._drop_ins.huggingface.trial import (
+    COMPUTED,
     TOLERANCES,
     Form,
     Trials,
     argument_names,
     has_parts,
+    is_computed,
     numbers,
     stand_in,
 )
@@ -92,8 +94,8 @@ def norm_trials(layer: nn.Module) -> Trials | str | None:
     eps_names = [n for n in _EPS if isinstance(getattr(layer, n, None), float)]
     if not eps_names:
         return None
-    if any(_is_computed(layer, name) for name in _NAMES):
-        return "its weight is computed from other parameters: call replace before setting that up"
+    if any(is_computed(layer, name) for name in _NAMES):
+        return COMPUTED
     if has_parts(layer) or not parameters.keys() <= set(_NAMES):
         return None
     if any(p.ndim != 1 for p in parameters.values()):
@@ -109,13 +111,6 @@ def norm_trials(layer: nn.Module) -> Trials | str | None:
     if arguments is not None and len(arguments) == 2 and "bias" not in parameters:
         return Trials(copies, size, list(_gated_forms(layer, size, constants)), (1, 2))
     return Trials(copies, size, list(_plain_forms(constants)))
-
-
-def _is_computed(layer: nn.Module, name: str) -> bool:
-    """True if pruning, weight norm or a parametrization computes the attribute."""
-    parametrized = getattr(layer, "parametrizations", {})
-    own = {n for n, _ in layer.named_parameters(recurse=False)}
-    return name in parametrized or bool(own & {f"{name}_orig", f"{name}_g"})
 
 
 def _plain_forms(constants: dict[str, Any]) -> Iterator[Form]:

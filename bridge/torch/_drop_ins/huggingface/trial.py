@@ -22,15 +22,21 @@ _ROWS = ((4,), (2, 3), (2, 1, 3))  # they reveal a norm over channels, which are
 TOLERANCES = {torch.float32: 2e-5, torch.bfloat16: 2.0**-6}
 FAILED = "trying it failed: {}: {}"
 ELSE = "it computes something else"
+HOOKED = "its forward was replaced, as hooks of other packages do"
+COMPUTED = "its weight is computed from other parameters: call replace before setting that up"
 
 
 @dataclass(frozen=True)
 class Form:
-    """A layer's formula: `forward(layer, x)` computes it by the op named `name`."""
+    """A layer's formula: `forward(layer, x)` computes it by the op named `name`.
+
+    With `inner`, the layer keeps its own `forward`, in which `super()` is this class.
+    """
 
     name: str
     function: Callable[..., Tensor]
     constants: tuple[tuple[str, Any], ...] = field(default=())
+    inner: type | None = None
 
     def forward(self, layer: Any, *given: Any, **named: Any) -> Tensor:
         return self.function(layer, *given, **named, **dict(self.constants))
@@ -66,6 +72,13 @@ def has_parts(layer: nn.Module) -> bool:
     """True for a layer that has modules or buffers."""
     children, buffers = layer.children(), layer.buffers()
     return next(children, None) is not None or next(buffers, None) is not None
+
+
+def is_computed(layer: nn.Module, name: str) -> bool:
+    """True if pruning, weight norm or a parametrization computes the attribute."""
+    parametrized = getattr(layer, "parametrizations", {})
+    own = {n for n, _ in layer.named_parameters(recurse=False)}
+    return name in parametrized or bool(own & {f"{name}_orig", f"{name}_g"})
 
 
 def stand_in(
