@@ -1109,15 +1109,15 @@ ATTENTION = (
     ),
     Fault(
         "attention: the sums of chunks are added one after the other",
-        _CHUNKS,
+        "bridge/ops/compositions.py",
         "while self._waiting and self._waiting[-1][0] == count:",
         "while self._waiting:",
         tests=_IN_CHUNKS,
     ),
     Fault(
         "attention: a chunk has rows that are no multiple of a leaf",
-        _CHUNKS,
-        "LEAF = 256",
+        "bridge/ops/product.py",
+        "LEAF = 256  # terms",
         "LEAF = 100",
         tests="tests/attention/test_order.py::test_sums_over_queries_have_the_order_of_one_product",
     ),
