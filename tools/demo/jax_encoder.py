@@ -46,7 +46,7 @@ class Encoder:
             )
         if self.with_bridge:  # a unit vector does not change with the length of the mean
             pooled = bridge.jax.matmul(mask[:, None], x)[:, 0]
-            return bridge.jax.rms_norm(pooled, eps=0.0) * x.shape[-1] ** -0.5
+            return bridge.jax.rms_norm(pooled, eps=1e-24) * x.shape[-1] ** -0.5
         pooled = (x * mask[:, :, None]).sum(1) / mask.sum(1, keepdims=True)
         return pooled / jnp.linalg.norm(pooled, axis=-1, keepdims=True)
 

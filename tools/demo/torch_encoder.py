@@ -49,7 +49,7 @@ class Encoder:
             x = self._normalise(at + "output.LayerNorm", inner)
         if self.with_bridge:  # a unit vector does not change with the length of the mean
             pooled = bridge.torch.matmul(mask[:, None], x)[:, 0]
-            return bridge.torch.rms_norm(pooled, eps=0.0) * x.shape[-1] ** -0.5
+            return bridge.torch.rms_norm(pooled, eps=1e-24) * x.shape[-1] ** -0.5
         pooled = (x * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
         return F.normalize(pooled, dim=-1)
 
