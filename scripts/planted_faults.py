@@ -51,6 +51,8 @@ _JACOBIAN_LINE = """\
 _SOFTMAX_RULES = "bridge/catalogue/softmax.py"
 _SOFTMAX_PROGRAMS = "bridge/catalogue/softmax_programs.py"
 _DROPOUT = "bridge/catalogue/bias_dropout_add.py"
+_LINEAR_LOSSES = "bridge/catalogue/linear_cross_entropy.py"
+_LOSSES_IN_CHUNKS = "tests/catalogue/test_portable_linear_cross_entropy.py::test_many_chunks"
 
 BIAS_GELU = (
     Fault(
@@ -348,6 +350,36 @@ SOFTMAX = (
         "total.zero_().add_(d.t()",
         tests="tests/catalogue/test_linear_cross_entropy.py",
         keyword="values_and_gradients and torch",
+    ),
+    Fault(
+        "linear_cross_entropy: a chunk of bridge's products is no subtree",
+        _LINEAR_LOSSES,
+        "per = max(1 << per.bit_length() - 1, LEAF)",
+        "per = max(per, LEAF)",
+        tests=_LOSSES_IN_CHUNKS,
+    ),
+    Fault(
+        "linear_cross_entropy: sums over chunks wait as if all had one size",
+        _LINEAR_LOSSES,
+        "total.push(each, chunks.count)",
+        "total.push(each, 1)",
+        tests=_LOSSES_IN_CHUNKS,
+    ),
+    Fault(
+        "linear_cross_entropy: the chunk's sums are rounded before they are added",
+        _LINEAR_LOSSES,
+        "return self.dtype if is_whole else _wide(self.dtype)",
+        "return self.dtype",
+        tests=_LOSSES_IN_CHUNKS,
+        keyword="bfloat16",
+    ),
+    Fault(
+        "linear_cross_entropy: the bias is added after the rounding",
+        _LINEAR_LOSSES,
+        "(self._functions.product(hidden, weight, bias, params), labels)",
+        "(self._functions.product(hidden, weight, None, params) + bias[..., None, :], labels)",
+        tests=_LOSSES_IN_CHUNKS,
+        keyword="bfloat16",
     ),
 )
 
@@ -1116,9 +1148,9 @@ ATTENTION = (
     ),
     Fault(
         "attention: a chunk has rows that are no multiple of a leaf",
-        "bridge/ops/product.py",
-        "LEAF = 256  # terms",
-        "LEAF = 100",
+        _CHUNKS,
+        "bit_length() - 1, LEAF)",
+        "bit_length() - 1, 100)",
         tests="tests/attention/test_order.py::test_sums_over_queries_have_the_order_of_one_product",
     ),
     Fault(

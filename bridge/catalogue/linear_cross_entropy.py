@@ -286,10 +286,13 @@ class _Case:
         hidden, weight, _, labels = operands
         dtype, integers = (str(x.dtype).removeprefix("torch.") for x in (hidden, labels))
         rows, (columns, features) = hidden.shape[-2], weight.shape[-2:]
-        per = chunk_rows(options.chunk or None, rows, features, columns)
-        if per < rows:
-            per = max(1 << per.bit_length() - 1, LEAF)
-        chunks = row_chunks(rows, per, 1 if is_unrolled else rows)
+        if isinstance(rows, int):
+            per = chunk_rows(options.chunk or None, rows, features, columns)
+            if per < rows:
+                per = max(1 << per.bit_length() - 1, LEAF)
+            chunks = row_chunks(rows, per, 1 if is_unrolled else rows)
+        else:  # symbolic: a graph must hold for any number of rows
+            chunks = [RowChunks(0, rows, 1)]
         return cls(hidden.ndim - 2, dtype, chunks, _params(dtype, integers, *options.static))
 
 

@@ -67,13 +67,14 @@ def test_an_exported_module_has_all_its_gradients(strict: bool, options: Any) ->
         torch.func.jvp(lambda s: functional_call(exported, s, (x, LABELS)), (state,), (state,))
 
 
+@pytest.mark.parametrize("bits", [None, "portable"])
 @pytest.mark.parametrize("chunk", [None, 3])
-def test_jit_trace(chunk: int | None) -> None:
+def test_jit_trace(chunk: int | None, bits: str | None) -> None:
     """The traced function accepts other numbers of rows."""
     weight = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
 
     def loss(hidden: Any, weight: Any, labels: Any) -> Any:
-        return bridge.torch.linear_cross_entropy(hidden, weight, labels, chunk=chunk)
+        return bridge.torch.linear_cross_entropy(hidden, weight, labels, chunk=chunk, bits=bits)
 
     x = torch.randn(5, 6, dtype=torch.float64)
     traced = torch.jit.trace(loss, (x, weight, LABELS))
@@ -87,13 +88,15 @@ def test_jit_trace(chunk: int | None) -> None:
         )
 
 
+@pytest.mark.parametrize("bits", [None, "portable"])
 @pytest.mark.parametrize("of", ["value", "gradients", "by torch.func", "forward mode"])
-def test_a_symbolic_trace_takes_every_row(of: str) -> None:
+def test_a_symbolic_trace_takes_every_row(of: str, bits: str | None) -> None:
     """The graph of two chunks has no guards: run on more rows, it must not leave them out."""
+    several = 5 if bits is None else 300
 
     def loss(hidden: Any, weight: Any) -> Any:
         labels = torch.arange(hidden.shape[0]) % 11
-        return bridge.torch.linear_cross_entropy(hidden, weight, labels, chunk=3)
+        return bridge.torch.linear_cross_entropy(hidden, weight, labels, chunk=3, bits=bits)
 
     def gradients(*given: Any) -> Any:
         leaves = [each.detach().requires_grad_() for each in given]
@@ -106,7 +109,7 @@ def test_a_symbolic_trace_takes_every_row(of: str) -> None:
         "forward mode": lambda *given: torch.func.jvp(loss, given, given),
     }[of]
     weight = torch.randn(11, 6, dtype=torch.float64)
-    traced = make_fx(function, tracing_mode="symbolic")(torch.randn(5, 6).double(), weight)
-    for rows in (5, 2, 9, 0):
+    traced = make_fx(function, tracing_mode="symbolic")(torch.randn(several, 6).double(), weight)
+    for rows in (several, 2, 2 * several, 0):
         hidden = torch.randn(rows, 6, dtype=torch.float64)
         torch.testing.assert_close(traced(hidden, weight), function(hidden, weight))

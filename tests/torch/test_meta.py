@@ -44,6 +44,9 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "linear cross-entropy": lambda x, b: bt.linear_cross_entropy(
         x, x.new_ones(3, 5), torch.zeros(4, dtype=torch.long, device=x.device), reduction="none"
     ),
+    "portable linear cross-entropy": lambda x, b: bt.linear_cross_entropy(
+        x, x.new_ones(3, 5), torch.zeros(4, dtype=torch.long, device=x.device), bits="portable"
+    ),
     "vmap": lambda x, b: torch.func.vmap(bt.scaled_softmax)(x),
     "tangent": lambda x, b: torch.func.jvp(bt.scaled_softmax, (x,), (x,))[1],
 }

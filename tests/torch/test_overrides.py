@@ -71,6 +71,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
     "embedding": (lambda x, b: bt.embedding(torch.tensor([[3, 0], [1, 3]]), x),),
     "linear_cross_entropy": (
         lambda x, b: bt.linear_cross_entropy(x, x, torch.arange(4), bias=b[:4], chunk=3),
+        lambda x, b: bt.linear_cross_entropy(x, x, torch.arange(4), bits="portable"),
     ),
     "rotary": (
         lambda x, b: bt.rotary(x[:, :4], b[:2], b[2:4]),
