@@ -73,6 +73,8 @@ BESIDES = {
     "torch/_drop_ins/huggingface/norm_forms.py": "the forms of norms",
     "torch/_drop_ins/huggingface/mlp_forms.py": "the forms of MLPs and activations",
     "torch/_drop_ins/huggingface/rotary_forms.py": "the forms of rotary embeddings",
+    "torch/_drop_ins/huggingface/linear_forms.py": "the forms of linear layers and embeddings",
+    "torch/_drop_ins/huggingface/attention.py": "attention in the form of transformers",
     "torch/_drop_ins/huggingface/models.py": "models with replaced layers",
     "torch/_drop_ins/huggingface/linear_loss.py": "models with a loss without logits",
     "torch/_drop_ins/huggingface/hub_layers.py": "layers for Hugging Face's kernel hub",

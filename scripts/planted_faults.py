@@ -1171,6 +1171,40 @@ ATTENTION = (
     ),
 )
 
+_LINEAR_FORMS = "bridge/torch/_drop_ins/huggingface/linear_forms.py"
+_OF_MODELS = "tests/torch/test_huggingface_linear.py"
+REPLACED_PRODUCTS = (
+    Fault(
+        "replace: a linear layer is torch's own",
+        _LINEAR_FORMS,
+        "return linear(x, layer.weight, layer.bias)",
+        "return nn.functional.linear(x, layer.weight, layer.bias)",
+        tests="tests/cross/test_zero_log_ratio.py::test_generate_and_a_training_step_of_a_llama",
+        keyword="float32",
+    ),
+    Fault(
+        "replace: the row of padding has a gradient",
+        _LINEAR_FORMS,
+        "y.detach(), y)",
+        "y, y)",
+        tests=f"{_OF_MODELS}::test_a_layer_has_the_bits_of_its_op",
+    ),
+    Fault(
+        "replace: a subclass with another forward is a linear layer",
+        _LINEAR_FORMS,
+        "    return forms.get(forward)",
+        "    return forms.get(forward) or (_LINEAR if isinstance(layer, nn.Linear) else None)",
+        tests=f"{_OF_MODELS}::test_layers_that_stay_and_the_reasons",
+    ),
+    Fault(
+        "replace: a head with a loss has torch's logits",
+        "bridge/torch/_drop_ins/huggingface/linear_loss.py",
+        "class HeadOnBridge(HeadWithLoss, Linear):",
+        "class HeadOnBridge(HeadWithLoss):",
+        tests=f"{_OF_MODELS}::test_with_a_loss_without_logits",
+    ),
+)
+
 BUILD = (
     Fault(
         "a build without NumPy rounds no constant to float32",
@@ -1338,4 +1372,5 @@ FAULTS = (
     *BUILD,
     *INVARIANT,
     *OPTIMIZERS,
+    *REPLACED_PRODUCTS,
 )

@@ -18,7 +18,7 @@ import bridge.torch as bt
 from bridge.torch import huggingface
 from tests.torch import test_huggingface_changed as changed
 from tests.torch.expected import assert_same_bits
-from tests.torch.test_huggingface import assert_like, model_of, tokens
+from tests.torch.test_huggingface import SIZES, assert_like, model_of, tokens
 
 transformers = pytest.importorskip("transformers")
 
@@ -284,9 +284,9 @@ def test_with_a_loss_without_logits(together: bool) -> None:
     output = model(ids, labels=ids)
     assert output.logits is None
     assert_like([output.loss], [plain(ids, labels=ids).loss])
-    hidden = model.model(ids).last_hidden_state
-    expected = bt.linear(hidden, model.lm_head.weight)
-    assert_same_bits(model(ids).logits, expected)
+    with Seen() as seen:
+        model(ids)
+    assert seen.calls["bridge.matmul"] == 15  # with the head
     for each in reversed(calls):
         each.undo()
     assert type(model.lm_head) is nn.Linear
@@ -294,3 +294,32 @@ def test_with_a_loss_without_logits(together: bool) -> None:
     late = huggingface.replace(model, **OFF, linear=True)
     words = "an earlier call replaced it for linear_loss: give both arguments to one call"
     assert late.left == {"lm_head": words}
+
+
+# Sequences beyond 256 tokens, where a key at another place is in another leaf of the sums.
+@pytest.mark.parametrize("family", ["Llama", "Mistral"])
+def test_long_sequences_from_a_cache(family: str, undone: Any) -> None:
+    torch.manual_seed(3)
+    window = {"sliding_window": 16} if family == "Mistral" else {}
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **window, "eos_token_id": None})
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    undone.append(huggingface.replace(model, linear=True, attention=True))
+    prompts, mask = tokens(2, 254), torch.ones(2, 254, dtype=torch.long)
+    if family == "Llama":
+        mask[1, :40] = 0
+    found = model.eval().generate(
+        prompts,
+        attention_mask=mask,
+        max_new_tokens=8,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+        cache=transformers.DynamicCache(),  # without a config it drops no key
+    )
+    mask = torch.nn.functional.pad(mask, (0, 8), value=1)
+    places = (mask.cumsum(1) - 1).clamp(min=0)
+    whole = model.train()(found.sequences, attention_mask=mask, position_ids=places).logits
+    assert_same_bits(torch.stack(found.logits, 1), whole[:, 253:-1])
