@@ -16,10 +16,9 @@ from bridge._version import __version__
 try:
     from bridge import _native as _native
 except ImportError as error:
-    raise ImportError(
-        "bridge's native module is missing: this is the source folder, not an installed package. "
-        "Run `make` or `pip install -e .` first, or leave the source folder."
-    ) from error
+    from bridge._installed import why_no_native_module
+
+    raise ImportError(why_no_native_module(error)) from error
 
 from bridge import _cuda_files as _cuda_files
 
