@@ -264,6 +264,25 @@ def test_environments_have_the_versions_of_their_files() -> None:
     assert found["neither"] == ["numpy", "ml_dtypes"]
 
 
+def test_an_environment_whose_frameworks_cannot_be_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are tried all the same, and the exit status tells."""
+
+    said = "WARNING: x\nERROR: no torch here\n"
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, "download" in command, "", said)
+
+    monkeypatch.setattr(try_wheels, "FOLDER", tmp_path)
+    monkeypatch.setattr(try_wheels, "find_python", lambda version: "python")
+    monkeypatch.setattr(try_wheels.subprocess, "run", run)
+    (environment,) = (e for e in try_wheels.ENVIRONMENTS if e.name == "oldest")
+    assert "torch==2.11.0" in (why := environment.make() or "")
+    assert why.endswith(": ERROR: no torch here")
+    assert not (environment.folder / "made").exists()
+
+
 def test_only_python_is_on_the_path_of_an_environment() -> None:
     variables = try_wheels.ENVIRONMENTS[0].variables()
     assert variables["PATH"] == str(try_wheels.ENVIRONMENTS[0].folder / "bin")
