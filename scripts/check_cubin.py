@@ -29,6 +29,7 @@ CPP = Path(__file__).resolve().parent.parent / "cpp"
 SOURCES = [
     "interpreter/interpreter.cu",
     "drivers/columns/column_sums.cu",
+    "embedding/embedding.cu",
     "hand_written/softmax.cu",
     "hand_written/jacobian.cu",
 ]
@@ -142,6 +143,12 @@ def readable(symbol: str) -> tuple[str, int | None]:
     chunks = re.search(r"ChunkSumsKernelI([df])", symbol)
     if chunks:
         return f"program's column sums {DTYPES[chunks[1]][0]}", None
+    embedding = re.search(r"(Chunks|ChunkTree)KernelI" + dtype_of, symbol)
+    if embedding:
+        kind = "chunks" if embedding[1] == "Chunks" else "tree"
+        return f"embedding's {kind} {DTYPES[embedding[2] or embedding[3]][0]}", None
+    if "StartsKernel" in symbol:
+        return "embedding's starts", None
     tree = re.search(r"TreeKernelI([df])", symbol)
     if tree:
         return f"column sums {DTYPES[tree[1]][0]}", None

@@ -933,7 +933,7 @@ _ORDER = "tests/products/test_order.py"
 PRODUCTS = (
     Fault(
         "a leaf of a product ends one term early",
-        "cpp/products/product.h",
+        "cpp/products/call.h",
         "constexpr int64_t kProductLeaf = 256;",
         "constexpr int64_t kProductLeaf = 255;",
         tests=_ORDER,
@@ -960,6 +960,43 @@ PRODUCTS = (
         tests=_ORDER,
     ),
     Fault(
+        "a product counts a term with the factor 0",
+        "cpp/products/product_kernel.cpp",
+        "if (kSkipsZeros && a[i] == 0) continue;",
+        "if (false && a[i] == 0) continue;",
+        tests="tests/products/test_public.py::test_zeros_are_absent",
+    ),
+    Fault(
+        "the product of few rows counts a term with the factor 0",
+        "cpp/products/strips.h",
+        "if (kSkipsZeros && a[i] == 0) continue;",
+        "if (false && a[i] == 0) continue;",
+        tests="tests/products/test_public.py::test_zeros_are_absent",
+    ),
+    Fault(
+        "a part of a contraction that is no subtree counts as one",
+        "bridge/ops/product_splits.py",
+        "leaves & -leaves == leaves",
+        "leaves > 0",
+        tests="tests/jax/test_sharded_products.py::test_values_and_gradients",
+        keyword="three",
+    ),
+    Fault(
+        "the sums of all devices are added in a chain",
+        "bridge/ops/product_splits.py",
+        "    while parts > 2:",
+        "    while parts > 4:",
+        tests="tests/jax/test_sharded_products.py::test_values_and_gradients",
+        keyword="both axes",
+    ),
+    Fault(
+        "a gradient of a product counts the absent terms",
+        "bridge/ops/product.py",
+        "own = ProductParams(dtype, not params.transposed_a, False, params.skips_zeros)",
+        "own = ProductParams(dtype, not params.transposed_a, False)",
+        tests="tests/products/test_public.py::test_zeros_are_absent_from_gradients",
+    ),
+    Fault(
         "a bias is left out of a product",
         "cpp/products/product_kernel.cpp",
         "if (region_.bias != nullptr) add_to(from, bias, count);",
@@ -972,6 +1009,132 @@ PRODUCTS = (
         "ProductParams(dtype, True, params.transposed_a))",
         "ProductParams(dtype, True, not params.transposed_a))",
         tests="tests/products/test_products.py::test_values_and_gradients",
+    ),
+)
+
+_EMBEDDING = "tests/embedding/test_bits.py"
+EMBEDDINGS = (
+    Fault(
+        "the positions of an id are added in decreasing order",
+        "cpp/embedding/embedding_kernel.cpp",
+        "part.order[i] * call.cols",
+        "part.order[begin + end - 1 - i] * call.cols",
+        tests=f"{_EMBEDDING}::test_values_and_derivatives",
+    ),
+    Fault(
+        "a leaf of a row's gradient has 15 positions",
+        "cpp/tiles/column_stack.h",
+        "if (++rows < kLeafRows) return;",
+        "if (++rows < kLeafRows - 1) return;",
+        tests=f"{_EMBEDDING}::test_values_and_derivatives",
+    ),
+    Fault(
+        "a part of the rows leaves out its first one",
+        "cpp/embedding/embedding.cpp",
+        "            first_row(batch, row_part),",
+        "            first_row(batch, row_part) + (row_part > 0),",
+        tests=f"{_EMBEDDING}::test_threads_and_instruction_sets",
+    ),
+    Fault(
+        "an id that is no row wraps",
+        "cpp/embedding/embedding.cpp",
+        "if (id >= 0 && id < call.rows) use(id, i);",
+        "if (id >= -call.rows && id < call.rows) use(id < 0 ? id + call.rows : id, i);",
+        tests="tests/embedding/test_transforms.py::test_out_of_range_in_a_trace",
+    ),
+    Fault(
+        "a negative id counts from the end under jit",
+        "bridge/jax/_adapter/embeddings.py",
+        "index = jnp.where(is_row, ids, 0)",
+        "is_row, index = is_row | (ids >= -rows), jnp.where(ids < 0, ids + rows, ids)",
+        tests="tests/embedding/test_transforms.py::test_out_of_range_in_a_trace",
+    ),
+    Fault(
+        "an id out of range has a tangent of NaN",
+        "bridge/torch/_adapter/embeddings.py",
+        "rows_of(x, ids, marks=False)",
+        "rows_of(x, ids)",
+        tests="tests/embedding/test_transforms.py::test_out_of_range_in_a_trace",
+    ),
+    Fault(
+        "vmap over ids alone reads its results in another order",
+        "bridge/torch/_adapter/embeddings.py",
+        "moved = ids.movedim(in_dims[1], 1)",
+        "moved = ids.movedim(in_dims[1], 1).flip(1)",
+        tests="tests/embedding/test_transforms.py::test_vmap",
+    ),
+)
+
+_ATTENTION = "bridge/catalogue/attention.py"
+_CHUNKS = "bridge/catalogue/attention_chunks.py"
+_IN_CHUNKS = "tests/attention/test_order.py::test_chunk_sizes"
+ATTENTION = (
+    Fault(
+        "attention: a query sees one key more",
+        _ATTENTION,
+        "(case.keys - case.queries - chunks.first)",
+        "(case.keys - case.queries - chunks.first + 1)",
+        tests="tests/attention/test_attention.py::test_same_bits_and_reference",
+        keyword="causal",
+    ),
+    Fault(
+        "attention: a window has one key more",
+        _ATTENTION,
+        "before = keys <= (last - case.options.window)[:, None]",
+        "before = keys < (last - case.options.window)[:, None]",
+        tests="tests/attention/test_attention.py::test_same_bits_and_reference",
+        keyword="window",
+    ),
+    Fault(
+        "attention: a hidden key enters the sum of values",
+        _ATTENTION,
+        "transposed_a, skips_zeros=True)",
+        "transposed_a, skips_zeros=False)",
+        tests="tests/attention/test_order.py::test_hidden_places_of_a_cache",
+    ),
+    Fault(
+        "attention: the probabilities are not rounded to the dtype of q",
+        _ATTENTION,
+        "p, v = self._rounded(scores.probabilities, case), part[2]",
+        "p, v = scores.probabilities, part[2]",
+        tests="tests/attention/test_order.py::test_probabilities_are_rounded_to_the_dtype_of_q",
+    ),
+    Fault(
+        "attention: the keys of a window begin at no subtree",
+        _CHUNKS,
+        "    return first // unit * unit",
+        "    return first // _UNIT * _UNIT",
+        tests="tests/attention/test_order.py::test_chunks_hold_all_rows_and_the_keys_that_they_see",
+    ),
+    Fault(
+        "attention: the sums of chunks are added from the last one",
+        _CHUNKS,
+        "part = self._add(left, part)\n            count *= 2",
+        "part = self._add(part, left)\n            count *= 3",
+        tests=_IN_CHUNKS,
+    ),
+    Fault(
+        "attention: a chunk has rows that are no multiple of a leaf",
+        _CHUNKS,
+        "LEAF = 256",
+        "LEAF = 100",
+        tests="tests/attention/test_order.py::test_sums_over_queries_have_the_order_of_one_product",
+    ),
+    Fault(
+        "attention: the chunk's sums are rounded before they are added",
+        _ATTENTION,
+        "return self.dtype if is_whole else self.wide",
+        "return self.dtype",
+        tests=_IN_CHUNKS,
+        keyword="bfloat16",
+    ),
+    Fault(
+        "attention: a cap has no part in the gradient",
+        _ATTENTION,
+        "g * ((1.0 - t * t) * scale))",
+        "g * scale)",
+        tests="tests/attention/test_attention.py::test_same_bits_and_reference",
+        keyword="softcap",
     ),
 )
 
@@ -1050,6 +1213,83 @@ INVARIANT = (
     ),
 )
 
+_OPTIMIZERS = "bridge/catalogue/optimizers.py"
+_CLIPPING = "tests/optim/test_clipping.py"
+_ADAMW_STEP = "tests/optim/test_accuracy.py::test_a_step_of_adamw"
+_OPTIMIZER_BITS = "tests/optim/test_bits.py::test_weights_and_state_after_several_steps"
+
+OPTIMIZERS = (
+    Fault(
+        "AdamW: bias corrections are one step off",
+        _OPTIMIZERS,
+        "return -bl.expm1(step * bl.log1p(-(1.0 - b)))",
+        "return -bl.expm1((step + 1) * bl.log1p(-(1.0 - b)))",
+        tests=_ADAMW_STEP,
+    ),
+    Fault(
+        "AdamW: a power of beta is subtracted from 1",
+        _OPTIMIZERS,
+        "return -bl.expm1(step * bl.log1p(-(1.0 - b)))",
+        "return 1.0 - bl.exp(step * bl.log1p(-(1.0 - b)))",
+        tests="tests/optim/test_accuracy.py::test_corrections_of_the_first_steps_have_no_cancellation",
+    ),
+    Fault(
+        "AdamW: eps is inside the root",
+        _OPTIMIZERS,
+        "(bl.sqrt(v / _correction(step, b2)) + eps)",
+        "bl.sqrt(v / _correction(step, b2) + eps)",
+        tests=_ADAMW_STEP,
+    ),
+    Fault(
+        "AdamW: an update is rounded to the parameter's 16 bits",
+        _OPTIMIZERS,
+        "first = _like(-change, m) if returns_update else _like(p - change, p)",
+        "first = _like(-change if returns_update else p - change, p)",
+        tests=_OPTIMIZER_BITS,
+        keyword="adamw and float16 or adamw and bfloat16",
+    ),
+    Fault(
+        "SGD: the first gradient is dampened",
+        _OPTIMIZERS,
+        "return bl.where(step <= 1, d, momentum * buffer + (1.0 - dampening) * d)",
+        "return bl.where(step <= 0, d, momentum * buffer + (1.0 - dampening) * d)",
+        tests="tests/optim/test_accuracy.py::test_several_steps_are_those_of_torch",
+        keyword="momentum",
+    ),
+    Fault(
+        "clip_grad_norm_: tensors with names keep their order",
+        "bridge/torch/_ops/clipping.py",
+        "return sorted(pairs, key=lambda pair: pair[0]) if has_names else pairs",
+        "return pairs",
+        tests=_CLIPPING,
+        keyword="order",
+    ),
+    Fault(
+        "clip_by_global_norm: arrays keep their order",
+        "bridge/jax/_ops/clipping.py",
+        "sorted(leaves.named(), key=lambda pair: pair[0])",
+        "leaves.named()",
+        tests=_CLIPPING,
+        keyword="order",
+    ),
+    Fault(
+        "clipping: a part without a partner is the first of the next level",
+        _OPTIMIZERS,
+        "arrays.concatenated(added, nodes[-1:])",
+        "arrays.concatenated(nodes[-1:], added)",
+        tests=_CLIPPING,
+        keyword="subtrees",
+    ),
+    Fault(
+        "bridge.torch.optim: the state of 16-bit parameters is rounded when it is loaded",
+        "bridge/torch/optim.py",
+        "if p.dtype in (torch.float16, torch.bfloat16):",
+        "if False:",
+        tests="tests/optim/test_torch_optimizers.py::test_a_state_goes_through_a_file",
+        keyword="bfloat16",
+    ),
+)
+
 FAULTS = (
     *BIAS_GELU,
     *SOFTMAX,
@@ -1060,6 +1300,9 @@ FAULTS = (
     *TABLES,
     *MASKS,
     *PRODUCTS,
+    *EMBEDDINGS,
+    *ATTENTION,
     *BUILD,
     *INVARIANT,
+    *OPTIMIZERS,
 )

@@ -16,7 +16,7 @@ LAYERS = (
     ("drivers",),
     ("program",),
     ("tiles",),
-    ("products", "generated"),
+    ("products", "embedding", "generated"),
     ("interpreter",),
     ("hand_written",),
     ("bindings",),

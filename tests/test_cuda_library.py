@@ -55,6 +55,7 @@ const char* take_book() {
     return 0; \
   }
 OP(program)
+OP(embedding_gradient)
 }
 """
 
@@ -96,11 +97,13 @@ new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 
 class OnGpu:
-    def __init__(self, device):
-        self.memory = np.zeros((4, 8), np.float32)
-        self.shape = (ctypes.c_int64 * 2)(4, 8)
+    def __init__(self, device, shape=(4, 8), dtype=np.float32):
+        self.memory = np.zeros(shape, dtype)
+        self.shape = (ctypes.c_int64 * len(shape))(*shape)
+        code, bits = "iuf".index(self.memory.dtype.kind), 8 * self.memory.itemsize
         self.managed = Capsule(
-            self.memory.ctypes.data, CUDA, device, 2, 2, 32, 1, self.shape, None, 0, None, None
+            self.memory.ctypes.data, CUDA, device, len(shape), code, bits, 1, self.shape, None, 0,
+            None, None,
         )
 
     def __dlpack__(self):
@@ -152,6 +155,27 @@ def test_the_first_call_on_a_device_loads_all_kernels_before(library: Path) -> N
         assert book() == ["run program on 1001"]
         softmax(0)
         assert book() == ["preload 0", "run program on 1000"]
+        """,
+    )
+
+
+def test_an_embedding_runs_on_the_stream_of_its_cotangent(library: Path) -> None:
+    run(
+        library,
+        """
+        fake.use_devices(2)
+        terms, result = OnGpu(1, (1, 6, 3)), OnGpu(1, (1, 5, 3))
+        ids, order = (OnGpu(1, (1, 6), np.int64) for _ in range(2))
+        workspace = OnGpu(1, (99,), np.uint8)
+        _native.run_embedding_gradient(terms, ids, order, result, workspace, 1)
+        assert book() == ["preload 1", "run embedding_gradient on 1001"]
+        try:
+            elsewhere = OnGpu(0, (1, 6), np.int64)
+            _native.run_embedding_gradient(terms, elsewhere, order, result, None, 1)
+        except ValueError as error:
+            assert str(error) == "embedding: ids is on another device than the cotangent"
+        else:
+            raise AssertionError("two devices")
         """,
     )
 

@@ -18,6 +18,7 @@ import pytest
             ["jax", "jaxlib", "bridge.torch.megatron", "bridge.torch._drop_ins.packed_gates"],
         ),
         ("bridge.jax", ["torch", "flax"]),
+        ("bridge.jax.optim", ["torch", "flax", "optax"]),
         ("bridge.cli", ["torch", "jax"]),
     ],
 )

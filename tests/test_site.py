@@ -32,6 +32,7 @@ DROP_IN_FILES = [file.stem for file in (ROOT / "bridge" / "torch").glob("[!_]*.p
 # The page of each public module.
 MODULES = {
     "bridge.jax.nnx": "nnx.md",
+    "bridge.jax.optim": "optim.md",
     "bridge.testing": "testing.md",
     **{f"bridge.{name}": f"{name}.md" for name in ("torch", "jax", "lang")},
     **{DROP_INS.format(stem): f"{stem}.md" for stem in DROP_IN_FILES},

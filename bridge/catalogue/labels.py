@@ -16,11 +16,21 @@ def is_column(labels: Any) -> Any:
     return (labels >= 0) & (labels < bl.columns())
 
 
-def check_range(function: str, least: int, largest: int, columns: int) -> None:
-    """Raises ValueError if the smallest or the largest label is not a column."""
+LABELS = ("labels", "columns")
+
+
+def check_range(
+    function: str, least: int, largest: int, columns: int, names: tuple[str, str] = LABELS
+) -> None:
+    """Raises ValueError if the smallest or the largest label is not a column.
+
+    Args:
+      names: the words for the labels and for the columns in the message.
+    """
     for label in (least, largest):
         if not 0 <= label < columns:
             expected = f"from 0 to {columns - 1}" if columns else "of which there are none"
+            labels, of = names
             raise ValueError(
-                f"{function}: labels has {label}, expected numbers of columns, {expected}"
+                f"{function}: {labels} has {label}, expected numbers of {of}, {expected}"
             )

@@ -12,8 +12,8 @@ from bridge.lang.dtypes import FLOATING
 from bridge.ops.arrays import Arrays
 from bridge.ops.scalars import LARGEST_FLOAT32
 
-_LARGEST = {"float32": LARGEST_FLOAT32, "float64": math.inf}
-_DIGITS = {"float32": 24, "float64": 53}
+LARGEST = {"float32": LARGEST_FLOAT32, "float64": math.inf}
+DIGITS = {"float32": 24, "float64": 53}
 
 
 def _where_shown(hidden: Any, value: Any, otherwise: float) -> Any:
@@ -104,6 +104,22 @@ def _vjp(
     return dx, bl.where(share == 0.0, 0.0, -(share * mean))
 
 
+@declared()
+def sink_gradients(
+    x: bl.Full,
+    sink: bl.PerRow,
+    y: bl.Full,
+    g: bl.Full,
+    mask: bl.Mask | None = None,
+    last: bl.PerRow[int] | None = None,
+    *,
+    scale: float = 1.0,
+    digits: int = 24,
+):
+    dx, dsink = _vjp(x, sink, mask, last, y, g, scale=scale, digits=digits)
+    return bl.like(dx, x), bl.like(dsink, sink)  # type: ignore[arg-type]
+
+
 @declared(keep=("largest", "total"), vjp=_vjp)
 def softmax_with_sink(
     x: bl.Full,
@@ -172,10 +188,17 @@ class SoftmaxWithSink:
                 f"broadcasts to {[*rows, 1]}: x has shape {list(of_x.shape)}"
             )
         wide = "float64" if "float64" in (of_x.dtype, of_sink.dtype) else "float32"
-        table = sink.reshape(tuple(sink.shape[:-1]) or (1,))
-        zeros = self.arrays.zeros(x, rows or (1,), wide)
-        of_rows = self.spread.run((zeros, table), None).reshape(rows)
-        scale = max(-_LARGEST[wide], min(scale, _LARGEST[wide]))
+        of_rows = self.of_rows(x, sink.reshape(tuple(sink.shape[:-1]) or (1,)), rows, wide)
+        scale = max(-LARGEST[wide], min(scale, LARGEST[wide]))
         last = self.arrays.last_columns(x) if causal else None
-        digits = _DIGITS[wide] if of_x.dtype in _DIGITS else 0
+        digits = DIGITS[wide] if of_x.dtype in DIGITS else 0
         return self.softmax.run((x, of_rows, mask, last), out, scale, digits)
+
+    def of_rows(self, like: Any, table: Any, rows: tuple[int, ...], dtype: str) -> Any:
+        """Returns the sinks of rows `[*rows]`, on the device of `like`.
+
+        Args:
+          table: the sinks, of a shape that broadcasts to the rows.
+        """
+        zeros = self.arrays.zeros(like, rows or (1,), dtype)
+        return self.spread.run((zeros, table), None).reshape(rows)

@@ -14,13 +14,16 @@ register_handlers()
 
 from bridge.jax._collectives.all_gather import all_gather
 from bridge.jax._invariant.context import invariant
+from bridge.jax._ops.attention import attention
 from bridge.jax._ops.bias_dropout_add import bias_dropout_add
 from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.cross_entropy import cross_entropy
+from bridge.jax._ops.embedding import embedding
 from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.jax._ops.norms import layer_norm, rms_norm
+from bridge.jax._ops.products import dot_general, linear, matmul
 from bridge.jax._ops.rotary import rotary
 from bridge.jax._ops.softmax import (
     scaled_causal_softmax,
@@ -39,17 +42,22 @@ _OF_TORCH = {"from_torch": "_from_torch.functions", "torch_errors": "_from_torch
 
 __all__ = [
     "all_gather",
+    "attention",
     "bias_dropout_add",
     "bias_gelu",
     "cross_entropy",
+    "dot_general",
+    "embedding",
     "geglu",
     "glu",
     "invariant",
     "layer_norm",
+    "linear",
     "linear_cross_entropy",
     "log_softmax",
     "logsumexp",
     "make_viewless",
+    "matmul",
     "record",
     "reglu",
     "rms_norm",

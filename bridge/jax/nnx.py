@@ -32,6 +32,7 @@ need("bridge.jax.nnx", "flax")
 # ruff: noqa: E402
 from flax import nnx
 
+from bridge.jax._ops.nnx_attention import attention_fn
 from bridge.jax._ops.nnx_gates import GEGLU, GLU, ReGLU, SwiGLU
 from bridge.jax._ops.nnx_norms import LayerNorm, RMSNorm
 from bridge.jax._replaced.models import replace
@@ -48,6 +49,7 @@ __all__ = [
     "ReGLU",
     "Replaced",
     "SwiGLU",
+    "attention_fn",
     "replace",
 ]
 

@@ -25,11 +25,14 @@ class ProductParams:
       dtype: the result's, to which the sum is rounded once.
       transposed_a: a is stored as `[*batches, k, m]`.
       transposed_b: b is stored as `[*batches, n, k]`.
+      skips_zeros: a term whose element of a is 0 is absent, even if its element of b is NaN. So
+        the weight 0 of a hidden row of b hides all that it holds. A sum of -0 is 0 then.
     """
 
     dtype: str
     transposed_a: bool = False
     transposed_b: bool = False
+    skips_zeros: bool = False
 
 
 Shape = tuple[int, ...]
@@ -75,6 +78,29 @@ def result_shape(a: Shape, b: Shape, bias: Shape | None, params: ProductParams) 
     return (*batches, m, n)
 
 
+LEAF = 256  # terms
+
+# Of the kernels of CUDA (cpp/products/product.cu): blocks, and bytes of a tile's sums.
+_BLOCKS, _TILE, _TILE_BYTES = 264, 64, 1 << 16
+_MANY_LEVELS, _FEW_BLOCKS = 24, 16  # for sizes that are known later: calls with less run slower
+
+
+def workspace_bytes(a: Shape, b: Shape, params: ProductParams) -> int:
+    """Returns the bytes of memory on CUDA in which sums wait."""
+    m, n, k = sizes(a, b, params)
+    if not isinstance(k, int):
+        return _MANY_LEVELS * _FEW_BLOCKS * _TILE_BYTES
+    levels = (max(-(-k // LEAF), 1) - 1).bit_length()
+    tiles = 1
+    for size in (
+        -(-m // _TILE),
+        -(-n // _TILE),
+        *(max(s, t) for s, t in zip(a[:-2], b[:-2], strict=True)),
+    ):
+        tiles = tiles * size if isinstance(size, int) else _BLOCKS
+    return levels * min(tiles, _BLOCKS) * _TILE_BYTES
+
+
 def joined(arrays: Arrays, x: Any, over: Sequence[int], dim: int) -> Any:
     """Moves batch dimensions into the dimension `dim`, -1 or -2, as its slow part.
 
@@ -114,13 +140,18 @@ def cotangent_of_a(
 def cotangent_of_b(
     arrays: Arrays, a: Any, b: Shape, g: Any, params: ProductParams, dtype: str
 ) -> Any:
-    """Returns aᵀ g in b's shape."""
+    """Returns aᵀ g in b's shape; the terms that were absent are absent here too."""
     over = _repeated(b, tuple(g.shape))
     g = joined(arrays, g, over, -2)
     a = joined(arrays, a, over, -1 if params.transposed_a else -2)
-    if params.transposed_b:
+    if params.transposed_b and not params.skips_zeros:
         return arrays.product(g, a, None, ProductParams(dtype, True, params.transposed_a))
-    return arrays.product(a, g, None, ProductParams(dtype, not params.transposed_a, False))
+    own = ProductParams(dtype, not params.transposed_a, False, params.skips_zeros)
+    found = arrays.product(a, g, None, own)
+    if not params.transposed_b:
+        return found
+    last = found.ndim - 1
+    return arrays.permuted(found, [*range(last - 1), last, last - 1])
 
 
 def cotangent_of_bias(

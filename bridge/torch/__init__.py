@@ -18,9 +18,11 @@ from bridge.torch._adapter.kernels import keep_memory as _keep_memory
 from bridge.torch._adapter.kernels import load_kernels as _load_kernels
 from bridge.torch._collectives.all_gather import all_gather
 from bridge.torch._invariant.mode import invariant
+from bridge.torch._ops.attention import attention
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
 from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
 from bridge.torch._ops.cross_entropy import cross_entropy
+from bridge.torch._ops.embedding import embedding
 from bridge.torch._ops.gate_modules import GEGLU, GLU, ReGLU, SquaredReLU, SwiGLU
 from bridge.torch._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
@@ -29,6 +31,8 @@ from bridge.torch._ops.loss_modules import CrossEntropyLoss, LinearCrossEntropyL
 from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
 from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm
 from bridge.torch._ops.norms import layer_norm, rms_norm
+from bridge.torch._ops.product_modules import Linear
+from bridge.torch._ops.products import linear, matmul
 from bridge.torch._ops.rotary import rotary
 from bridge.torch._ops.softmax import (
     scaled_causal_softmax,
@@ -63,6 +67,7 @@ __all__ = [
     "BiasGELU",
     "CrossEntropyLoss",
     "LayerNorm",
+    "Linear",
     "LinearCrossEntropyLoss",
     "LogSoftmax",
     "RMSNorm",
@@ -71,18 +76,22 @@ __all__ = [
     "SquaredReLU",
     "SwiGLU",
     "all_gather",
+    "attention",
     "bias_dropout_add",
     "bias_gelu",
     "bias_gelu_",
     "cross_entropy",
+    "embedding",
     "geglu",
     "glu",
     "invariant",
     "layer_norm",
+    "linear",
     "linear_cross_entropy",
     "log_softmax",
     "logsumexp",
     "make_viewless_tensor",
+    "matmul",
     "reglu",
     "rms_norm",
     "rotary",

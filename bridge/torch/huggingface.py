@@ -20,6 +20,7 @@ derivatives of any order in reverse and forward mode, torch.func and torch.compi
 from __future__ import annotations
 
 from bridge.replaced import Replaced
+from bridge.torch._drop_ins.huggingface.attention import attention_forward
 from bridge.torch._drop_ins.huggingface.hub_repository import write_kernels
 from bridge.torch._drop_ins.huggingface.layers import (
     FastGELUActivation,
@@ -52,6 +53,7 @@ __all__ = [
     "ReLUSquaredActivation",
     "Replaced",
     "apply_rotary_pos_emb",
+    "attention_forward",
     "fixed_cross_entropy",
     "replace",
     "write_kernels",

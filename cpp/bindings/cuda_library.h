@@ -11,6 +11,9 @@ namespace bridge::bindings {
 struct CudaLibrary {
   decltype(&::bridge_program_cuda_workspace) workspace = nullptr;
   decltype(&::bridge_program_cuda) run = nullptr;
+  decltype(&::bridge_product_cuda_workspace) product_workspace = nullptr;
+  decltype(&::bridge_product_cuda) run_product = nullptr;
+  decltype(&::bridge_embedding_gradient_cuda) embedding = nullptr;
   decltype(&::bridge_cuda_last_error) last_error = nullptr;
   decltype(&::bridge_cuda_device_count) device_count = nullptr;
   decltype(&::bridge_cuda_archs) archs = nullptr;

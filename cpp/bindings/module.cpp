@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/cuda_library.h"
+#include "bindings/python/embedding_run.h"
 #include "bindings/python/fast_call.h"
 #include "bindings/python/frontend.h"
 #include "bindings/python/kept_tensor.h"
@@ -57,7 +58,18 @@ nb::dict ffi_handlers() {
   targets[bp::kFfiTarget] = platforms;
   nb::dict products;
   products["cpu"] = target(bp::ffi_product_cpu());
+  nb::dict product_stages;
+  product_stages["instantiate"] = target(bp::ffi_cuda_instantiate());
+  product_stages["execute"] = target(bp::ffi_product_cuda());
+  products["CUDA"] = product_stages;
   targets[bp::kProductTarget] = products;
+  nb::dict embeddings;
+  embeddings["cpu"] = target(bp::ffi_embedding_cpu());
+  nb::dict embedding_stages;
+  embedding_stages["instantiate"] = target(bp::ffi_cuda_instantiate());
+  embedding_stages["execute"] = target(bp::ffi_embedding_cuda());
+  embeddings["CUDA"] = embedding_stages;
+  targets[bp::kEmbeddingTarget] = embeddings;
   return targets;
 }
 
@@ -162,7 +174,8 @@ nb::dict build_info() {
 
 NB_MODULE(_native, m) {
   if (!bp::add_kernel_type(m.ptr()) || !bp::add_run(m.ptr()) || !bp::add_label_range(m.ptr()) ||
-      !bp::add_kept_memory(m.ptr()) || !bp::add_run_product(m.ptr())) {
+      !bp::add_kept_memory(m.ptr()) || !bp::add_run_product(m.ptr()) ||
+      !bp::add_run_embedding(m.ptr())) {
     throw nb::python_error();
   }
   m.def("ffi_handlers", &ffi_handlers);

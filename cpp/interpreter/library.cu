@@ -4,7 +4,9 @@
 #include "cuda/driver.h"
 #include "cuda/last_error.h"
 #include "cuda/simt.h"
+#include "embedding/embedding_cuda.h"
 #include "generated/cuda/hand_written.h"
+#include "products/product_cuda.h"
 #include "program/interpreter_cuda.h"
 
 namespace {
@@ -18,7 +20,9 @@ const char* load_all(int device) {
     return error;
   }
   const char* error = bridge::interpreter::load_kernels();
+  if (error == nullptr) error = bridge::embedding::load_kernels();
   if (error == nullptr) error = bridge::interpreter::load_hand_kernels();
+  if (error == nullptr) error = bridge::products::load_product_kernels();
   if (error == nullptr) bridge::interpreter::verify_hand_kernels(device);
   cudaThreadExchangeStreamCaptureMode(&mode);
   return error;

@@ -9,7 +9,7 @@
 
 #include "cpu/error.h"
 #include "cpu/parallel.h"
-#include "drivers/dtypes.h"
+#include "products/call.h"
 
 namespace bridge {
 namespace {
@@ -23,31 +23,6 @@ constexpr PerIsa<ProductTables> kTables = BRIDGE_PER_ISA(product_tables);
 constexpr int64_t kMostCols = 1024, kMostDeepRows = 512, kMostDeepCols = 512;
 // Fewest multiplications for which a second thread is worth waking.
 constexpr int64_t kLeastWork = int64_t{1} << 20;
-
-const char* wrong_with(const bridge_product& call) {
-  if (call.dims < 0 || call.dims > BRIDGE_MAX_DIMS) return "too many dimensions of batches";
-  for (int32_t d = 0; d < call.dims; ++d)
-    if (call.size[d] < 0) return "a negative size";
-  if (call.m < 0 || call.n < 0 || call.k < 0) return "a negative size";
-  for (const bridge_product_array* array : {&call.a, &call.b, &call.c, &call.bias}) {
-    if (array == &call.bias && array->data == nullptr) continue;
-    if (!is_floating(array->dtype)) return "a dtype that is not floating";
-    const auto address = reinterpret_cast<uintptr_t>(array->data);
-    if (address % static_cast<uintptr_t>(element_bytes(array->dtype)) != 0)
-      return "an array that is not aligned to its elements";
-  }
-  return nullptr;
-}
-
-// Returns the position of a batch in an array, in bytes.
-int64_t offset_of(const bridge_product& call, const bridge_product_array& array, int64_t batch) {
-  int64_t offset = 0;
-  for (int32_t d = call.dims - 1; d >= 0; --d) {
-    offset += batch % call.size[d] * array.stride[d];
-    batch /= call.size[d];
-  }
-  return offset * element_bytes(array.dtype);
-}
 
 // Exchanges rows and columns of the whole call: c' = b' a'. Each product stays the same.
 bridge_product transposed(bridge_product call) {
@@ -89,22 +64,18 @@ Grid grid_of(const bridge_product& call, const ProductKernels& kernels, int64_t 
 }
 
 bridge_status run(const bridge_product& given, const bridge_executor* executor) {
-  if (const char* wrong = wrong_with(given))
+  if (const char* wrong = products::wrong_with(given))
     return fail(BRIDGE_INVALID_ARGUMENT, "matmul: %s", wrong);
-  int64_t batches = 1;
-  for (int32_t d = 0; d < given.dims; ++d) batches *= given.size[d];
+  const int64_t batches = products::batches_of(given);
   if (batches == 0 || given.m == 0 || given.n == 0) return BRIDGE_OK;
   const bool is_across = given.c.row_stride == 1 && given.c.col_stride != 1;
-  const bridge_product call = is_across && given.bias.data == nullptr ? transposed(given) : given;
-  bool is_double = false;
-  for (const bridge_product_array* array : {&call.a, &call.b, &call.c})
-    is_double = is_double || array->dtype == BRIDGE_FLOAT64;
-  if (call.bias.data != nullptr) is_double = is_double || call.bias.dtype == BRIDGE_FLOAT64;
+  const bool can_transpose = given.bias.data == nullptr && given.skips_zeros == 0;
+  const bridge_product call = is_across && can_transpose ? transposed(given) : given;
   const double work = static_cast<double>(batches) * static_cast<double>(call.m) *
                       static_cast<double>(call.n) * static_cast<double>(call.k + 1);
   const int isa = isa_for(static_cast<int64_t>(std::min(work, 1e18)));
   if (isa < 0) return BRIDGE_INVALID_ARGUMENT;
-  const ProductKernels& kernels = kTables.tables[isa]->of[is_double];
+  const ProductKernels& kernels = kTables.tables[isa]->of[products::is_double(call)];
   const int64_t most = executor == nullptr || executor->run == nullptr ? 1 : executor->threads;
   const auto worth = static_cast<int64_t>(std::min(work / kLeastWork, 1e6));
   const int64_t threads = std::max<int64_t>(1, std::min(most, worth));
@@ -125,7 +96,7 @@ bridge_status run(const bridge_product& given, const bridge_executor* executor) 
       const int64_t row = part / grid.col_parts * grid.rows;
       const int64_t col = part % grid.col_parts * grid.cols;
       const auto place = [&](const bridge_product_array& array, int64_t r, int64_t c) {
-        return static_cast<char*>(array.data) + offset_of(call, array, batch) +
+        return static_cast<char*>(array.data) + products::offset_of(call, array, batch) +
                (r * array.row_stride + c * array.col_stride) * element_bytes(array.dtype);
       };
       const bool has_bias = call.bias.data != nullptr;

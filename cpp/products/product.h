@@ -8,10 +8,10 @@
 #include <stddef.h>
 
 #include "cpu/isa.h"
+#include "products/call.h"
 
 namespace bridge::products {
 
-constexpr int64_t kProductLeaf = 256;
 // The terms of packed panels: a power of two of leaves. Sums of deeper products wait in memory.
 constexpr int64_t kDeepLeaves = 4, kDeep = kDeepLeaves * kProductLeaf;
 

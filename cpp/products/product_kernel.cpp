@@ -32,6 +32,9 @@ inline int64_t high_levels(int64_t terms) {
   return levels;
 }
 
+// How many rows of a tile have the factor 0 in a term.
+enum Zeros : uint8_t { kNoZero, kSomeZeros, kAllZeros };
+
 // A tile of the result: kRows rows and the columns of kTileVectors vectors.
 template <class Real, int kRows>
 struct Tile {
@@ -40,9 +43,9 @@ struct Tile {
 
   // Adds the leaves of `terms` terms to the tree. `leaf` is the number of the first. The sums of
   // level i, over 2^i leaves, wait in `low` or, from kLowLevels on, in `high`. If these are the
-  // last terms, writes the root to `low`.
-  static void sum(const Real* a, const Real* b, int64_t terms, int64_t leaf, bool is_last,
-                  Real* low, Real* high) {
+  // last terms, writes the root to `low`. `zeros` is null, or marks each term.
+  static void sum(const Real* a, const Real* b, const Zeros* zeros, int64_t terms, int64_t leaf,
+                  bool is_last, Real* low, Real* high) {
     V sums[kRows][kTileVectors];
     const auto waiting = [=](int64_t level) {
       return level < kLowLevels ? low + level * kSize : high + (level - kLowLevels) * kSize;
@@ -58,7 +61,21 @@ struct Tile {
         for (int v = 0; v < kTileVectors; ++v) store(to + i * kCols + v * kLanes<Real>, sums[i][v]);
     };
     for (; terms > 0; terms -= kProductLeaf, ++leaf) {
-      chain(a, b, terms < kProductLeaf ? terms : kProductLeaf, sums);
+      // -0 + x is x, so the first term is the first product.
+      for (int i = 0; i < kRows; ++i)
+        for (int v = 0; v < kTileVectors; ++v) sums[i][v] = all_of(Real(-0.0));
+      const int64_t count = terms < kProductLeaf ? terms : kProductLeaf;
+      if (zeros == nullptr) {
+        for (int64_t p = 0; p < count; ++p) add_term<false>(a + p * kRows, b + p * kCols, sums);
+      } else {
+        for (int64_t p = 0; p < count; ++p) {
+          if (zeros[p] == kNoZero)
+            add_term<false>(a + p * kRows, b + p * kCols, sums);
+          else if (zeros[p] == kSomeZeros)
+            add_term<true>(a + p * kRows, b + p * kCols, sums);
+        }
+        zeros += kProductLeaf;
+      }
       a += kProductLeaf * kRows;
       b += kProductLeaf * kCols;
       int64_t level = 0;
@@ -74,27 +91,23 @@ struct Tile {
   }
 
  private:
-  static BRIDGE_INLINE void chain(const Real* a, const Real* b, int64_t terms,
-                                  V (&sums)[kRows][kTileVectors]) {
-    // -0 + x is x, so the first term is the first product.
-    for (int i = 0; i < kRows; ++i)
-      for (int v = 0; v < kTileVectors; ++v) sums[i][v] = all_of(Real(-0.0));
-    for (int64_t p = 0; p < terms; ++p, a += kRows, b += kCols) {
-      V right[kTileVectors];
+  template <bool kSkipsZeros>
+  static BRIDGE_INLINE void add_term(const Real* a, const Real* b, V (&sums)[kRows][kTileVectors]) {
+    V right[kTileVectors];
+    BRIDGE_UNROLL
+    for (int v = 0; v < kTileVectors; ++v) right[v] = load(b + v * kLanes<Real>);
+    BRIDGE_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      if (kSkipsZeros && a[i] == 0) continue;
+      const V left = all_of(a[i]);
       BRIDGE_UNROLL
-      for (int v = 0; v < kTileVectors; ++v) right[v] = load(b + v * kLanes<Real>);
-      BRIDGE_UNROLL
-      for (int i = 0; i < kRows; ++i) {
-        const V left = all_of(a[i]);
-        BRIDGE_UNROLL
-        for (int v = 0; v < kTileVectors; ++v) sums[i][v] = fma(left, right[v], sums[i][v]);
-      }
+      for (int v = 0; v < kTileVectors; ++v) sums[i][v] = fma(left, right[v], sums[i][v]);
     }
   }
 };
 
 template <class Real>
-using Sum = void (*)(const Real*, const Real*, int64_t, int64_t, bool, Real*, Real*);
+using Sum = void (*)(const Real*, const Real*, const Zeros*, int64_t, int64_t, bool, Real*, Real*);
 
 template <class Real, int... kRows>
 constexpr Sum<Real> sum_of(int64_t rows, std::integer_sequence<int, kRows...>) {
@@ -117,6 +130,7 @@ class Product {
 
   struct Memory {
     Real *a, *b, *low, *high, *left = nullptr, *levels = nullptr;
+    Zeros* zeros = nullptr;
     int64_t high_levels;
 
     Memory(MemoryParts& parts, const bridge_product& call, int64_t rows, int64_t cols) {
@@ -129,6 +143,7 @@ class Product {
       b = parts.take<Real>(deep * (has_few_rows(rows) ? 1 : col_tiles) * kCols + kLanes<Real>);
       low = parts.take<Real>((kLowLevels + 1) * kSize);
       high = parts.take<Real>(row_tiles * col_tiles * high_levels * kSize);
+      if (call.skips_zeros != 0) zeros = parts.take<Zeros>(deep * (kRowsAtOnce / kTileRows));
       if (!has_strips(call)) return;
       const int64_t levels_of_all = log2_of(leaves_of(call.k)) + 2;
       left = parts.take<Real>(call.k * rows + kLanes<Real>);
@@ -208,7 +223,7 @@ class Product {
     const auto of_rows = [&](auto rows) {
       return strip<Real, T, decltype(rows)::value>(
           memory_.left, reinterpret_cast<const T*>(region_.b) + col, call_.b.row_stride, call_.k,
-          cols, memory_.levels);
+          cols, call_.skips_zeros != 0, memory_.levels);
     };
     switch (region_.rows) {
       case 1:
@@ -247,6 +262,16 @@ class Product {
           region_.a + ((row + i) * array.row_stride + first * array.col_stride) * bytes;
       pack<kTileRows>(array.dtype, {from, array.row_stride, array.col_stride, count, terms}, count,
                       memory_.a + i * terms);
+      if (memory_.zeros != nullptr)
+        mark_zeros(memory_.a + i * terms, count, terms, memory_.zeros + i / kTileRows * terms);
+    }
+  }
+
+  static void mark_zeros(const Real* panel, int64_t rows, int64_t terms, Zeros* zeros) {
+    for (int64_t p = 0; p < terms; ++p, panel += rows) {
+      int64_t count = 0;
+      for (int64_t i = 0; i < rows; ++i) count += panel[i] == 0;
+      zeros[p] = count == 0 ? kNoZero : count == rows ? kAllZeros : kSomeZeros;
     }
   }
 
@@ -256,7 +281,9 @@ class Product {
     const int64_t tile = (row + i) / kTileRows * col_tiles + col / kCols;
     const bool is_last = first + terms == call_.k;
     sum_of<Real>(rows, std::make_integer_sequence<int, kTileRows>{})(
-        memory_.a + i * terms, right, terms, first / kProductLeaf, is_last, memory_.low,
+        memory_.a + i * terms, right,
+        memory_.zeros == nullptr ? nullptr : memory_.zeros + i / kTileRows * terms, terms,
+        first / kProductLeaf, is_last, memory_.low,
         memory_.high + tile * memory_.high_levels * kSize);
     if (is_last) write(memory_.low, kCols, row + i, rows, col, smaller(region_.cols - col, kCols));
   }
@@ -271,6 +298,8 @@ class Product {
       if (region_.bias != nullptr) load_bias(col + j, count, bias);
       for (int64_t i = 0; i < rows; ++i) {
         Real* const from = sums + i * step + j;
+        if (call_.skips_zeros != 0)  // -0, also of absent terms alone, becomes 0
+          for (int64_t each = 0; each < count; ++each) from[each] += Real(0);
         if (region_.bias != nullptr) add_to(from, bias, count);
         write_row(from, region_.c + ((row + i) * c.row_stride + (col + j) * c.col_stride) * bytes,
                   count);

@@ -27,8 +27,9 @@ BRIDGE_INLINE Vector<Real> widened(const T* from) {
   return load(wide);
 }
 
-// Adds kTerms terms to the sums of kRows rows: a has the rows of a term side by side.
-template <class Real, class T, int kRows, int kTerms>
+// Adds kTerms terms to the sums of kRows rows: a has the rows of a term side by side. With
+// kSkipsZeros, a row takes only the terms that are not 0 in a.
+template <class Real, class T, int kRows, int kTerms, bool kSkipsZeros = false>
 BRIDGE_INLINE void add_terms(const Real* a, const T* b, int64_t stride, int64_t cols, Real* sums) {
   for (int64_t j = 0; j < cols; j += kLanes<Real>) {
     Vector<Real> right[kTerms];
@@ -39,6 +40,7 @@ BRIDGE_INLINE void add_terms(const Real* a, const T* b, int64_t stride, int64_t 
     }
     BRIDGE_UNROLL
     for (int i = 0; i < kRows; ++i) {
+      if (kSkipsZeros && a[i] == 0) continue;
       Vector<Real> sum = load(sums + i * cols + j);
       BRIDGE_UNROLL
       for (int p = 0; p < kTerms; ++p) sum = fma(all_of(a[p * kRows + i]), right[p], sum);
@@ -47,17 +49,32 @@ BRIDGE_INLINE void add_terms(const Real* a, const T* b, int64_t stride, int64_t 
   }
 }
 
+template <class Real, class T, int kRows, int kTerms>
+BRIDGE_INLINE void add_present_terms(const Real* a, const T* b, int64_t stride, int64_t cols,
+                                     Real* sums) {
+  int64_t zeros = 0;
+  for (int i = 0; i < kTerms * kRows; ++i) zeros += a[i] == 0;
+  if (zeros == 0) return add_terms<Real, T, kRows, kTerms>(a, b, stride, cols, sums);
+  if (zeros == kTerms * kRows) return;
+  for (int p = 0; p < kTerms; ++p)
+    add_terms<Real, T, kRows, 1, true>(a + p * kRows, b + p * stride, stride, cols, sums);
+}
+
 // Returns the sums of all terms in `levels`, which has a place for each level of the tree and one
 // more. `cols` is a multiple of a vector.
 template <class Real, class T, int kRows>
 const Real* strip(const Real* a, const T* b, int64_t stride, int64_t terms, int64_t cols,
-                  Real* levels) {
+                  bool skips_zeros, Real* levels) {
   const int64_t size = kRows * cols;
   int64_t leaf = 0;
   for (int64_t first = 0; first < terms; first += products::kProductLeaf, ++leaf) {
     const int64_t end = smaller(first + products::kProductLeaf, terms);
     fill(levels, size, Real(-0.0));
     int64_t p = first;
+    for (; skips_zeros && p + 4 <= end; p += 4)
+      add_present_terms<Real, T, kRows, 4>(a + p * kRows, b + p * stride, stride, cols, levels);
+    for (; skips_zeros && p < end; ++p)
+      add_present_terms<Real, T, kRows, 1>(a + p * kRows, b + p * stride, stride, cols, levels);
     for (; p + 4 <= end; p += 4)
       add_terms<Real, T, kRows, 4>(a + p * kRows, b + p * stride, stride, cols, levels);
     for (; p < end; ++p)

@@ -26,6 +26,7 @@ ROWS, SHAPE = 131, (131, 1031)
 OTHERS = {
     "all_gather": "joins rows of several processes",
     "bias_dropout_add": "a mask is drawn by the place in the whole array",
+    "embedding": "its value is a copy, and its gradient a sum over positions",
     "invariant": "a context, with tests of its own",
     "linear_cross_entropy": "its matrix products are the framework's own",
     "make_viewless": "computes nothing",

@@ -281,3 +281,30 @@ def compiled(place: Place) -> None:
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
     for a, b in zip(run(compiled), run(f), strict=True):
         assert same_bits(a, b)
+
+
+def embedding(place: Place) -> None:
+    """Ids and table are gathered, whichever of them is split; gradients have their placements."""
+    mesh = _mesh(place, (place.world_size,))
+    ids = torch.arange(32).reshape(8, 4) * 5 % 12
+    weight, g = numbers(0, (12, 6)), numbers(1, (8, 4, 6))
+
+    def derivatives(ids: Tensor, weight: Tensor, g: Tensor) -> list[Tensor]:
+        leaf, cotangent = weight.detach().requires_grad_(), g.detach().requires_grad_()
+        y = bt.embedding(ids, leaf)
+        (first,) = torch.autograd.grad(y, leaf, cotangent, create_graph=True)
+        return [y, first, *torch.autograd.grad(first, cotangent, weight)]
+
+    expected = derivatives(ids, weight, g)
+    for placements in ((Shard(0), Replicate()), (Shard(1), Shard(0)), (Replicate(), Shard(1))):
+        spread = [
+            distribute_tensor(x, mesh, [p]) for x, p in zip((ids, weight), placements, strict=True)
+        ]
+        found = derivatives(*spread, distribute_tensor(g, mesh, [Shard(0)]))
+        assert found[1].placements == spread[1].placements
+        for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+            assert isinstance(a, DTensor)
+            assert same_bits(whole(a), b), (placements, i)
+    on_all = distribute_tensor(weight, mesh, [Replicate()])
+    with raises(TypeError, "ids is a plain tensor and weight a DTensor"):
+        bt.embedding(ids, on_all)

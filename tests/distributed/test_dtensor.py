@@ -69,6 +69,7 @@ def test_communication(processes: Any, world_size: int) -> None:
         "reductions_of_losses",
         "errors",
         "compiled",
+        "embedding",
     ],
 )
 def test_dtensor(processes: Any, check: str, world_size: int) -> None:

@@ -68,6 +68,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.cross_entropy(x, torch.arange(4), reduction="none", z_loss=0.1),
         lambda x, b: bt.cross_entropy(x, torch.arange(4), ignore_index=2, overwrite_logits=True),
     ),
+    "embedding": (lambda x, b: bt.embedding(torch.tensor([[3, 0], [1, 3]]), x),),
     "linear_cross_entropy": (
         lambda x, b: bt.linear_cross_entropy(x, x, torch.arange(4), bias=b[:4], chunk=3),
     ),

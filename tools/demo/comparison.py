@@ -18,14 +18,15 @@ OPS = {
 }
 EXPLANATION = (
     "Outputs are compared on the same inputs, those of every layer; dropout, off in the encoders, "
-    "is on there. The encoders' embeddings differ by their matrix products and layer norms, which "
-    "each framework still does itself."
+    "is on there. With bridge, the whole encoder is bridge's: embeddings, products, norms and "
+    "attention, so its embeddings are equal."
 )
 TRAINING_EXPLANATION = (
-    "Same first weights, same text, same optimizer. Outputs are compared on the same inputs, those "
-    "of one forward pass of the trained model. With bridge the dropout masks are the same as well, "
-    "and what is left is the rounding of matrix products and of the optimizer, which frameworks do "
-    "themselves; without, each framework draws masks of its own and the curves part."
+    "Same first weights, same text, same learning rates. With bridge, both frameworks compute the "
+    "same bits in every step: the weights and the state of the optimizer are compared number by "
+    "number at the end. Without, each framework rounds its products in an order of its own and "
+    "draws dropout masks of its own, and the trainings part. Outputs of an op are compared on the "
+    "same inputs, those of one forward pass of the trained model."
 )
 
 
@@ -39,15 +40,34 @@ def comparison(found: dict[str, Any]) -> list[list[str]]:
 
 
 def training_comparison(training: dict[str, Any]) -> list[list[str]]:
-    """Returns rows with the differences of each op, the loss curves, and the training speed."""
-    rows = _differing(training["agreement"], gpt.OPS | {"product": "matrix product and gradient"})
+    """Returns rows with the differences at the end, of the losses and of each op, and the speed."""
+    ended, steps = training["ended"], training["steps"]
+    rows = []
+    for kind, name in (("weights", "weights"), ("state", "numbers of the optimizer")):
+        elements = ended["bridge"][kind]["elements"]
+        shares = [_share(ended[ops][kind]["differing"], elements) for ops in BOTH]
+        rows.append([f"{name} that differ after {steps} steps, of {elements:,}", *shares])
+    equal = [f"{training['equal_losses'][ops]}" for ops in BOTH]
+    rows.append([f"equal losses, of {steps}", *equal])
+    for framework, name in FRAMEWORKS.items():
+        rows.append([f"{name}, hash of the weights", *(ended[o]["hash"][framework] for o in BOTH)])
     for framework, name in FRAMEWORKS.items():
         losses = [f"{training['curves'][ops][framework][-20:].mean():.4f}" for ops in BOTH]
         rows.append([f"{name}, loss of the last 20 steps", *losses])
-    for what in ("largest", "mean"):
-        gaps = [f"{training['gap'][ops][what]:.1e}" for ops in BOTH]
-        rows.append([f"{what} difference of the curves", *gaps])
+    gaps = [f"{training['gap'][ops]['largest']:.1e}" for ops in BOTH]
+    rows.append(["largest difference of the curves", *gaps])
+    rows += _differing(training["agreement"], gpt.OPS)
     return rows + _rates("steps", training["steps_per_second"])
+
+
+def is_equal(training: dict[str, Any]) -> bool:
+    """Returns True if the trainings with bridge are equal: outputs, losses, weights and state."""
+    ended = training["ended"]["bridge"]
+    return (
+        all(of["differing"]["bridge"] == 0 for of in training["agreement"].values())
+        and training["equal_losses"]["bridge"] == training["steps"]
+        and not any(ended[kind]["differing"] for kind in ("weights", "state"))
+    )
 
 
 def _differing(agreement: dict[str, Any], names: dict[str, str]) -> list[list[str]]:

@@ -6,7 +6,7 @@ RMSNorm, rotary position embedding and no biases, as in Touvron et al., "LLaMA" 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,17 @@ EPSILON = 1e-5  # of the norms
 # errors would move a weight as far as any other gradient.
 ADAM_EPSILON = 1e-6
 
-SCALE = (WIDTH // HEADS) ** -0.5
+MOST_NORM = 1.0  # of all gradients together
 
 Weights = dict[str, np.ndarray]
 
 # The ops that each framework can do itself or with bridge, in the order of the report.
 OPS = {
+    "embed": "embedding",
     "norm": "RMSNorm",
+    "linear": "linear layer",
     "rotate": "rotary embedding",
-    "softmax": "causal softmax",
+    "attend": "attention",
     "gate": "SwiGLU",
     "dropout_add": "dropout-add",
     "loss": "cross-entropy",
@@ -62,6 +64,12 @@ def angles() -> tuple[np.ndarray, np.ndarray]:
     return np.cos(turned).astype(np.float32), np.sin(turned).astype(np.float32)
 
 
+def rates(steps: int) -> np.ndarray:
+    """Returns the learning rate of each step, float32: it rises in a line, then stays."""
+    factors = np.minimum(1.0, (np.arange(steps) + 1) / WARM_UP)
+    return (LEARNING_RATE * factors).astype(np.float32)
+
+
 class BridgeOps:
     """The ops of bridge.
 
@@ -70,49 +78,40 @@ class BridgeOps:
     """
 
     def __init__(self, ops: Any) -> None:
-        self.rotate, self.softmax, self.gate = ops.rotary, ops.scaled_causal_softmax, ops.swiglu
-        self._norm, self._dropout_add, self.loss = (
-            ops.rms_norm,
-            ops.bias_dropout_add,
-            ops.cross_entropy,
-        )
+        self.embed, self.linear, self.rotate = ops.embedding, ops.linear, ops.rotary
+        self.gate, self.loss = ops.swiglu, ops.cross_entropy
+        self._ops = ops
 
     def norm(self, x: Any, weight: Any) -> Any:
-        return self._norm(x, weight, eps=EPSILON)
+        return self._ops.rms_norm(x, weight, eps=EPSILON)
+
+    def attend(self, query: Any, key: Any, value: Any) -> Any:
+        return self._ops.attention(query, key, value, causal=True)
 
     def dropout_add(self, x: Any, residual: Any, draw: Any) -> Any:
-        return self._dropout_add(x, None, residual, p=P_DROP, seed=SEED, offset=draw)
+        return self._ops.bias_dropout_add(x, None, residual, p=P_DROP, seed=SEED, offset=draw)
 
 
-def loss(
-    ops: Any,
-    w: Mapping[str, Any],
-    tables: tuple[Any, ...],
-    pieces: Any,
-    step: Any,
-    product: Callable[[Any, Any], Any] = lambda x, y: x @ y,
-) -> Any:
+def loss(ops: Any, w: Mapping[str, Any], tables: tuple[Any, ...], pieces: Any, step: Any) -> Any:
     """Returns the mean cross-entropy, in nats, of each next character of `pieces`.
 
     Args:
       tables: the results of `angles`, as arrays of the framework.
       pieces: `[batch, length + 1]`.
-      product: multiplies matrices.
     """
-    x = w["characters"][pieces[:, :-1]]
+    x = ops.embed(pieces[:, :-1], w["characters"])
     batch = x.shape[0]
     for layer in range(LAYERS):
-        h = product(ops.norm(x, w[f"{layer}.in.norm"]), w[f"{layer}.qkv"].T)
+        h = ops.linear(ops.norm(x, w[f"{layer}.in.norm"]), w[f"{layer}.qkv"])
         h = h.reshape(batch, LENGTH, 3, HEADS, WIDTH // HEADS).swapaxes(1, 3)
         query, key = (ops.rotate(h[:, :, i], *tables) for i in (0, 1))
-        attended = product(ops.softmax(product(query, key.mT), SCALE), h[:, :, 2])
-        h = attended.swapaxes(1, 2).reshape(x.shape)
-        h = product(h, w[f"{layer}.projection"].T)
+        attended = ops.attend(query, key, h[:, :, 2])
+        h = ops.linear(attended.swapaxes(1, 2).reshape(x.shape), w[f"{layer}.projection"])
         x = ops.dropout_add(h, x, draw(step, 2 * layer))
-        h = product(ops.norm(x, w[f"{layer}.mid.norm"]), w[f"{layer}.up"].T)
-        h = product(ops.gate(h), w[f"{layer}.down"].T)
+        h = ops.linear(ops.norm(x, w[f"{layer}.mid.norm"]), w[f"{layer}.up"])
+        h = ops.linear(ops.gate(h), w[f"{layer}.down"])
         x = ops.dropout_add(h, x, draw(step, 2 * layer + 1))
-    logits = product(ops.norm(x, w["out.norm"]), w["characters"].T)
+    logits = ops.linear(ops.norm(x, w["out.norm"]), w["characters"])
     return ops.loss(logits, pieces[:, 1:])
 
 

@@ -40,9 +40,8 @@ def write(
     bench: dict[str, Any] | None,
 ) -> None:
     """Writes the page."""
-    sections = [_encoder(found), _neighbours(found)]
-    if training is not None:
-        sections.append(_training(training))
+    sections = [] if training is None else [_training(training)]
+    sections += [_encoder(found), _neighbours(found)]
     if parity is not None:
         sections += _parity(parity)
     if bench is not None:
@@ -50,9 +49,8 @@ def write(
     sections.append(_machine())
     lead = page.paragraph(
         "One kernel library, two frameworks. The sentence encoder all-MiniLM-L6-v2 ran in PyTorch "
-        "and in JAX from the same weights, and a small GPT was trained in both: with softmaxes, "
-        "gates, norms, rotary embedding, dropout and loss through bridge, and through the "
-        "frameworks' own ops.",
+        "and in JAX from the same weights, and a small GPT was trained in both: once with all of "
+        "its numbers computed by bridge, and once with the frameworks' own ops.",
         "lead",
     )
     page.write_page(path, "bridge: the same bits in PyTorch and JAX", sections, lead)

@@ -16,15 +16,14 @@ class Encoder:
     """Maps sentences to unit vectors.
 
     Args:
-      with_bridge: True to use `bridge.torch` for bias-GELU, the masked softmax of attention, and
-        the sum of a linear layer's output with its bias and the residual; False for torch's own
-        ops.
+      with_bridge: True to compute all numbers with `bridge.torch`; False for torch's own ops.
     """
 
     def __init__(self, weights: Weights, with_bridge: bool, device: str = "cpu") -> None:
         self.weights = {name: torch.from_numpy(w).to(device) for name, w in weights.items()}
         self.with_bridge = with_bridge
         self.device = device
+        self._linear_of = bridge.torch.linear if with_bridge else F.linear
 
     @torch.no_grad()
     def __call__(self, batch: Batch, inputs: list[Any] | None = None) -> Tensor:
@@ -35,7 +34,8 @@ class Encoder:
         ids = torch.from_numpy(batch.ids).to(self.device)
         mask = torch.from_numpy(batch.mask).to(self.device)
         w = self.weights
-        x = w["embeddings.word_embeddings.weight"][ids]
+        embedding: Any = bridge.torch.embedding if self.with_bridge else F.embedding
+        x = embedding(ids, w["embeddings.word_embeddings.weight"])
         x = x + w["embeddings.position_embeddings.weight"][: ids.shape[1]]
         x = x + w["embeddings.token_type_embeddings.weight"][0]
         x = self._normalise("embeddings.LayerNorm", x)
@@ -47,14 +47,19 @@ class Encoder:
             inner = self._gelu(at + "intermediate.dense", x, inputs)
             inner = self._add(at + "output.dense", inner, x, inputs)
             x = self._normalise(at + "output.LayerNorm", inner)
+        if self.with_bridge:  # a unit vector does not change with the length of the mean
+            pooled = bridge.torch.matmul(mask[:, None], x)[:, 0]
+            return bridge.torch.rms_norm(pooled, eps=0.0) * x.shape[-1] ** -0.5
         pooled = (x * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
         return F.normalize(pooled, dim=-1)
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
-        return F.linear(x, self.weights[name + ".weight"], self.weights[name + ".bias"])
+        return self._linear_of(x, self.weights[name + ".weight"], self.weights[name + ".bias"])
 
     def _normalise(self, name: str, x: Tensor) -> Tensor:
         weight, bias = self.weights[name + ".weight"], self.weights[name + ".bias"]
+        if self.with_bridge:
+            return bridge.torch.layer_norm(x, weight, bias, eps=EPSILON)
         return F.layer_norm(x, x.shape[-1:], weight, bias, EPSILON)
 
     def _attention(self, name: str, x: Tensor, mask: Tensor, inputs: list[Any] | None) -> Tensor:
@@ -62,23 +67,24 @@ class Encoder:
             return self._linear(name + part, x).unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
         query, key, value = heads("query"), heads("key"), heads("value")
-        scores, padding = query @ key.mT, mask[:, None, None, :] == 0
-        _record(inputs, "softmax", scores, padding)
+        padding = mask[:, None, None, :] == 0
         if self.with_bridge:
-            weights = bridge.torch.scaled_masked_softmax(scores, padding, SCALE)
+            attended = bridge.torch.attention(query, key, value, mask=padding, scale=SCALE)
         else:
-            weights = (scores * SCALE).masked_fill(padding, -torch.inf).softmax(-1)
-        return (weights @ value).transpose(1, 2).flatten(2)
+            scores = query @ key.mT
+            _record(inputs, "softmax", scores, padding)
+            attended = (scores * SCALE).masked_fill(padding, -torch.inf).softmax(-1) @ value
+        return attended.transpose(1, 2).flatten(2)
 
     def _add(self, name: str, x: Tensor, residual: Tensor, inputs: list[Any] | None) -> Tensor:
-        x, bias = F.linear(x, self.weights[name + ".weight"]), self.weights[name + ".bias"]
+        x, bias = self._linear_of(x, self.weights[name + ".weight"]), self.weights[name + ".bias"]
         _record(inputs, "bias_dropout_add", x, bias, residual)
         if self.with_bridge:
             return bridge.torch.bias_dropout_add(x, bias, residual, training=False)
         return residual + (x + bias)
 
     def _gelu(self, name: str, x: Tensor, inputs: list[Any] | None) -> Tensor:
-        x, bias = F.linear(x, self.weights[name + ".weight"]), self.weights[name + ".bias"]
+        x, bias = self._linear_of(x, self.weights[name + ".weight"]), self.weights[name + ".bias"]
         _record(inputs, "bias_gelu", x, bias)
         if self.with_bridge:
             return bridge.torch.bias_gelu(x, bias, approximate="none")

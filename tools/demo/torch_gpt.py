@@ -8,11 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import bridge.torch
+import bridge.torch.optim
 from tools.demo import gpt
 
 
 class OwnOps:
     """`gpt.BridgeOps` with torch's own ops, and with dropout from torch's own generator."""
+
+    embed, linear = staticmethod(F.embedding), staticmethod(F.linear)
 
     @staticmethod
     def norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -24,9 +27,8 @@ class OwnOps:
         return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
     @staticmethod
-    def softmax(scores: Tensor, scale: float) -> Tensor:
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        return (scores * scale).masked_fill(hidden, -torch.inf).softmax(-1)
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
     @staticmethod
     def gate(x: Tensor) -> Tensor:
@@ -48,7 +50,13 @@ BRIDGE, OWN = gpt.BridgeOps(bridge.torch), OwnOps()
 class Training:
     """Weights and optimizer; `step` makes one update and returns the loss before it."""
 
-    def __init__(self, weights: gpt.Weights, with_bridge: bool, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        weights: gpt.Weights,
+        with_bridge: bool,
+        device: str = "cpu",
+        steps: int = gpt.STEPS,
+    ) -> None:
         torch.manual_seed(gpt.SEED)
         self.ops = BRIDGE if with_bridge else OWN
         self.device = device
@@ -57,21 +65,29 @@ class Training:
             for name, value in weights.items()
         }
         self.tables = tuple(torch.tensor(table, device=device) for table in gpt.angles())
-        self.optimizer = torch.optim.AdamW(
-            self.weights.values(),
-            lr=gpt.LEARNING_RATE,
-            eps=gpt.ADAM_EPSILON,
-            weight_decay=gpt.WEIGHT_DECAY,
+        optimizers = bridge.torch.optim if with_bridge else torch.optim
+        self.optimizer = optimizers.AdamW(
+            list(self.weights.values()), eps=gpt.ADAM_EPSILON, weight_decay=gpt.WEIGHT_DECAY
         )
-        self.schedule = torch.optim.lr_scheduler.LinearLR(
-            self.optimizer, 1 / gpt.WARM_UP, total_iters=gpt.WARM_UP - 1
-        )
+        self.rates = gpt.rates(steps)
 
     def step(self, pieces: np.ndarray, step: int) -> Tensor:
         given = torch.from_numpy(pieces).to(self.device)
         value = gpt.loss(self.ops, self.weights, self.tables, given, step)
         self.optimizer.zero_grad()
         value.backward()
+        if self.ops is BRIDGE:
+            bridge.torch.optim.clip_grad_norm_(self.weights, gpt.MOST_NORM)
+        else:
+            torch.nn.utils.clip_grad_norm_(list(self.weights.values()), gpt.MOST_NORM)
+        self.optimizer.param_groups[0]["lr"] = float(self.rates[step])
         self.optimizer.step()
-        self.schedule.step()
         return value.detach()
+
+    def state(self) -> dict[str, Tensor]:
+        """Returns both moments of each weight."""
+        return {
+            f"{name} {moment}": self.optimizer.state[w][key]
+            for name, w in self.weights.items()
+            for moment, key in (("m", "exp_avg"), ("v", "exp_avg_sq"))
+        }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,11 +30,11 @@ def train(
     """
     pieces = text.batches(steps, gpt.BATCH, gpt.LENGTH)
     curves: dict[str, dict[str, Any]] = {"bridge": {}, "own": {}}
-    trained: dict[str, Any] = {}
+    ended: dict[str, dict[str, Any]] = {"bridge": {}, "own": {}}
     seconds: dict[str, dict[str, float]] = {"torch": {}, "jax": {}}
     for ops in curves:
         for framework, module in (("torch", torch_gpt), ("jax", jax_gpt)):
-            training = module.Training(gpt.initial_weights(), ops == "bridge", device)
+            training = module.Training(gpt.initial_weights(), ops == "bridge", device, steps)
             losses = []
             start = time.perf_counter()
             for step in range(steps):
@@ -44,12 +45,18 @@ def train(
                 following(framework, ops, step)
             seconds[framework][ops] = (time.perf_counter() - start) / max(steps - 1, 1)
             curves[ops][framework] = np.array(losses)
-            if (framework, ops) == ("torch", "bridge"):
-                trained = {name: as_array(value) for name, value in training.weights.items()}
+            ended[ops][framework] = {
+                "weights": {name: as_array(w) for name, w in training.weights.items()},
+                "state": {name: as_array(x) for name, x in training.state().items()},
+            }
     return {
         "steps": steps,
-        "agreement": agreement(trained, pieces[-1], device),
+        "agreement": agreement(ended["bridge"]["torch"]["weights"], pieces[-1], device),
+        "ended": {ops: _ends(pair["torch"], pair["jax"]) for ops, pair in ended.items()},
         "curves": curves,
+        "equal_losses": {
+            ops: int(np.count_nonzero(pair["torch"] == pair["jax"])) for ops, pair in curves.items()
+        },
         "gap": {ops: _gap(pair["torch"], pair["jax"]) for ops, pair in curves.items()},
         "steps_per_second": {
             framework: {ops: 1.0 / each for ops, each in own.items()}
@@ -62,6 +69,30 @@ def _gap(a: Any, b: Any) -> dict[str, float]:
     """Returns the distance between two loss curves."""
     gap = np.abs(a - b)
     return {"largest": float(gap.max()), "mean": float(gap.mean())}
+
+
+def _ends(a: Any, b: Any) -> dict[str, Any]:
+    """Compares the ends of two trainings: weights, and the state of the optimizer."""
+    found: dict[str, Any] = {"hash": {"torch": _hash(a["weights"]), "jax": _hash(b["weights"])}}
+    for kind in ("weights", "state"):
+        found[kind] = {
+            "elements": sum(x.size for x in a[kind].values()),
+            "differing": sum(_differing(x, b[kind][name]) for name, x in a[kind].items()),
+        }
+    return found
+
+
+def _differing(a: Any, b: Any) -> int:
+    words = [np.ascontiguousarray(x).view(np.int32) for x in (a, b)]
+    return int(np.count_nonzero(words[0] != words[1]))
+
+
+def _hash(weights: Any) -> str:
+    """Returns the first 16 digits of the SHA-256 of all weights, in the order of their names."""
+    found = hashlib.sha256()
+    for name in sorted(weights):
+        found.update(np.ascontiguousarray(weights[name]).tobytes())
+    return found.hexdigest()[:16]
 
 
 class _Recorded:
@@ -80,44 +111,18 @@ def _recorded(function: Any, name: str, calls: list[tuple[str, tuple[Any, ...]]]
     return run
 
 
-def _cotangent(shape: tuple[int, ...]) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(shape, np.float32)
-
-
-@torch.enable_grad()  # type: ignore[untyped-decorator]
-def _torch_products(*factors: torch.Tensor) -> torch.Tensor:
-    """Returns x·y and its gradients with respect to x and y, flattened and joined."""
-    x, y = (factor.detach().requires_grad_() for factor in factors)
-    product = x @ y
-    g = torch.from_numpy(_cotangent(tuple(product.shape))).to(x.device)
-    found = (product.detach(), *torch.autograd.grad(product, (x, y), g))
-    return torch.cat([each.flatten() for each in found])
-
-
-def _jax_products(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Returns the same in JAX."""
-    product, pull = jax.vjp(jax.numpy.matmul, x, y)
-    found = (product, *pull(jax.device_put(_cotangent(product.shape), x.device)))
-    return jax.numpy.concatenate([each.ravel() for each in found])
-
-
 def agreement(weights: gpt.Weights, pieces: np.ndarray, device: str = "cpu") -> dict[str, Any]:
-    """Gives both frameworks each op's inputs of one forward pass, and compares the bits.
-
-    Matrix products, which are always the frameworks' own, are compared too, with their gradients
-    with respect to both factors.
-    """
+    """Gives both frameworks each op's inputs of one forward pass, and compares the bits."""
     calls: list[tuple[str, tuple[Any, ...]]] = []
     w, tables = (
         jax.tree.map(lambda array: torch.tensor(array, device=device), given)
         for given in (weights, gpt.angles())
     )
     with torch.no_grad():
-        product = _recorded(torch.matmul, "product", calls)
         given = torch.from_numpy(pieces).to(device)
-        gpt.loss(_Recorded(torch_gpt.BRIDGE, calls), w, tables, given, 0, product)
+        gpt.loss(_Recorded(torch_gpt.BRIDGE, calls), w, tables, given, 0)
     found: dict[str, Any] = {
-        op: {"elements": 0, "differing": {"bridge": 0, "own": 0}} for op in (*gpt.OPS, "product")
+        op: {"elements": 0, "differing": {"bridge": 0, "own": 0}} for op in gpt.OPS
     }
     place = jax.devices(device)[0]
     for op, arguments in calls:
@@ -130,11 +135,8 @@ def agreement(weights: gpt.Weights, pieces: np.ndarray, device: str = "cpu") -> 
             ("own", torch_gpt.OWN, jax_gpt.OWN),
         ):
             with torch.no_grad():
-                a = as_array(getattr(in_torch, op, _torch_products)(*arguments))
-            b = as_array(getattr(other, op, _jax_products)(*in_jax))
-            differing = np.ascontiguousarray(a).view(np.int32) != np.ascontiguousarray(b).view(
-                np.int32
-            )
-            found[op]["differing"][ops] += int(np.count_nonzero(differing))
+                a = as_array(getattr(in_torch, op)(*arguments))
+            b = as_array(getattr(other, op)(*in_jax))
+            found[op]["differing"][ops] += _differing(a, b)
         found[op]["elements"] += a.size
     return found

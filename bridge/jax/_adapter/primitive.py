@@ -332,7 +332,7 @@ def _lower(op: Op[Any], any_platform: Any, context: Any, *operands: Any, **param
         results = lower_fun(partial(where, site), multiple_results=True)(
             with_devices(context), *operands
         )
-        name_in_cache_key(site, results)
+        name_in_cache_key(site.words, results)
         return results
     platforms = platforms_of(context)
     if len(platforms) > 1:

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bridge._private.jax import (
     Primitive,
+    ShapedArray,
     Zero,
+    axes_in_shard_map,
+    device_count,
+    is_for_export,
     is_undefined_primal,
+    lower_fun,
+    platforms_of,
     primitive_batchers,
     primitive_jvps,
     primitive_transposes,
     register_lowering,
+    with_devices,
 )
-from bridge.jax._adapter.avals import vary_alike
+from bridge.jax._adapter.avals import split_as, vary_alike
+from bridge.jax._adapter.ffi import PLATFORMS
 from bridge.jax._adapter.primitive import call
+from bridge.jax._sharded.partitioning import has_explicit_axes, name_in_cache_key
+from bridge.jax._sharded.products import (
+    ProductSite,
+    on_automatic_axes,
+    on_explicit_axes,
+    result_spec,
+)
 from bridge.ops import PROGRAM
 from bridge.ops import product as rules
 from bridge.ops.definition import Call
@@ -28,8 +45,8 @@ from bridge.ops.product import ProductParams
 _primitive = Primitive("bridge_matmul")
 
 
-class _Arrays:
-    """The functions of `bridge.ops.product.Arrays`."""
+class _Primitives:
+    """The functions of `bridge.ops.product.Arrays` and `bridge.catalogue.products.Primitives`."""
 
     @staticmethod
     def product(a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
@@ -44,11 +61,23 @@ class _Arrays:
         return jnp.reshape(x, shape)
 
     @staticmethod
+    def ones(like: Any, shape: tuple[int, ...]) -> Any:
+        return jnp.ones(shape, like.dtype)
+
+    @staticmethod
+    def concatenated(arrays: Sequence[Any]) -> Any:
+        return jnp.concatenate(arrays)
+
+    @staticmethod
+    def joins_rows(x: Any) -> bool:
+        return True
+
+    @staticmethod
     def run(summed: Call[Any]) -> Any:
         return call(PROGRAM, summed.operands, summed.params)[0]
 
 
-_ARRAYS = _Arrays()
+PRIMITIVES = _Primitives()
 
 
 def product(a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
@@ -60,7 +89,11 @@ def product(a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
 def _abstract(a: Any, b: Any, bias: Any = None, *, params: ProductParams) -> Any:
     own = None if bias is None else bias.shape
     shape = rules.result_shape(a.shape, b.shape, own, params)
-    return a.update(shape=shape, dtype=jnp.dtype(params.dtype), weak_type=False)
+    changed: dict[str, Any] = {}
+    if has_explicit_axes(a) or has_explicit_axes(b):
+        mesh = (a if has_explicit_axes(a) else b).sharding.mesh
+        changed["sharding"] = NamedSharding(mesh, PartitionSpec(*result_spec(a, b, params)))
+    return a.update(shape=shape, dtype=jnp.dtype(params.dtype), weak_type=False, **changed)
 
 
 def _jvp(primals: Any, directions: Any, *, params: ProductParams) -> Any:
@@ -69,7 +102,7 @@ def _jvp(primals: Any, directions: Any, *, params: ProductParams) -> Any:
     found = [None if type(d) is Zero else d for d in directions]
     found += [None] * (3 - len(found))
     total = None
-    for each in rules.tangents(_ARRAYS, (a, b, None), found, params):
+    for each in rules.tangents(PRIMITIVES, (a, b, None), found, params):
         total = each if total is None else total + each
     return result, Zero(jax.typeof(result).to_tangent_aval()) if total is None else total
 
@@ -83,12 +116,14 @@ def _transpose(g: Any, a: Any, b: Any, bias: Any = None, *, params: ProductParam
     found: list[Any] = [None] * len(places)
     if type(g) is Zero:
         return [None if aval is None else Zero(aval) for aval in avals]
+    dtypes = ["" if aval is None else aval.dtype.name for aval in avals]
     if linear[0]:
-        found[0] = rules.cotangent_of_a(_ARRAYS, avals[0].shape, b, g, params, avals[0].dtype.name)
+        found[0] = rules.cotangent_of_a(PRIMITIVES, avals[0].shape, b, g, params, dtypes[0])
     if linear[1]:
-        found[1] = rules.cotangent_of_b(_ARRAYS, a, avals[1].shape, g, params, avals[1].dtype.name)
+        found[1] = rules.cotangent_of_b(PRIMITIVES, a, avals[1].shape, g, params, dtypes[1])
     if len(places) == 3 and linear[2]:
-        found[2] = rules.cotangent_of_bias(_ARRAYS, avals[2].shape, g, params, avals[2].dtype.name)
+        found[2] = rules.cotangent_of_bias(PRIMITIVES, avals[2].shape, g, params, dtypes[2])
+    found = [x if x is None else split_as(x, aval) for x, aval in zip(found, avals, strict=True)]
     return found
 
 
@@ -110,18 +145,67 @@ def _batch(operands: Any, dims: Any, *, params: ProductParams) -> Any:
 
 
 def _lower(context: Any, *operands: Any, params: ProductParams) -> Any:
-    emit = jax.ffi.ffi_lowering("bridge_matmul")
-    return emit(
+    where = _where(context)
+    if where is not None:
+        avals = context.avals_in
+        site = ProductSite(
+            PRIMITIVES,
+            params,
+            tuple(aval.shape for aval in avals),
+            tuple(aval.dtype.name for aval in avals),
+            jax.config.jax_enable_x64,  # type: ignore[attr-defined]
+        )
+        run = lower_fun(partial(where, site), multiple_results=False)
+        results = run(with_devices(context), *operands)
+        name_in_cache_key(f"matmul {params}", results)
+        return results
+    platforms = platforms_of(context)
+    if len(platforms) > 1:  # JAX cannot choose among rules of a primitive that is lowered in place
+        bind = partial(_any_platform.bind, params=params)
+        return lower_fun(bind, multiple_results=False)(context, *operands)
+    if platforms[0] not in PLATFORMS:
+        raise NotImplementedError(
+            f"bridge has no matmul for {platforms[0]}, expected one of {', '.join(PLATFORMS)}"
+        )
+    return _emit(platforms[0], context, *operands, params=params)
+
+
+def _where(context: Any) -> Any:
+    """Returns the function that makes a call on several devices; None in a one-device program."""
+    if is_for_export(context):
+        return None
+    if any(map(has_explicit_axes, context.avals_in)):
+        return on_explicit_axes
+    axes = axes_in_shard_map(context)
+    if axes is not None:
+        manual, automatic = axes
+        return partial(on_automatic_axes, alone=True) if manual and automatic else None
+    return on_automatic_axes if device_count(context) > 1 else None
+
+
+def _emit(platform: str, context: Any, *operands: Any, params: ProductParams) -> Any:
+    if platform == "cuda":  # XLA allocates the workspace, as of a program (ffi.py)
+        a, b, *_ = context.avals_in
+        size = max(rules.workspace_bytes(a.shape, b.shape, params), 16)
+        workspace = ShapedArray((size,), np.dtype(np.uint8))
+        context = context.replace(avals_out=[*context.avals_out, workspace])
+    results = jax.ffi.ffi_lowering("bridge_matmul")(
         context,
         *operands,
         transposed_a=np.bool_(params.transposed_a),
         transposed_b=np.bool_(params.transposed_b),
+        skips_zeros=np.bool_(params.skips_zeros),
     )
+    return list(results)[:1]
 
 
-_primitive.def_abstract_eval(_abstract)
+_any_platform = Primitive("bridge_matmul")
+for _each in (_primitive, _any_platform):
+    _each.def_abstract_eval(_abstract)
 _primitive.def_impl(jax.jit(_primitive.bind, static_argnames="params"))
 primitive_jvps[_primitive] = _jvp
 primitive_transposes[_primitive] = _transpose
 primitive_batchers[_primitive] = _batch
-register_lowering(_primitive, _lower, platform="cpu")
+register_lowering(_primitive, _lower, cacheable=False)
+for _platform in PLATFORMS:
+    register_lowering(_any_platform, partial(_emit, _platform), platform=_platform)

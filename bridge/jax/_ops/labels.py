@@ -8,16 +8,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bridge.catalogue.labels import check_range
+from bridge.catalogue.labels import LABELS, check_range
 
 
 def check_labels(
-    function: str, labels: Any, rows: Any, columns: int, ignore_index: int | None = None
+    function: str,
+    labels: Any,
+    rows: Any,
+    columns: int,
+    ignore_index: int | None = None,
+    names: tuple[str, str] = LABELS,
 ) -> None:
     """Raises ValueError for a label out of range, if the check need not wait for the device.
 
     Args:
       rows: the array whose rows have one label each.
+      names: the words for the labels and for the columns in the message.
     """
     if columns == 0 and isinstance(rows, jax.core.Tracer):
         return  # no label is in range, but jax.vmap may be over no rows
@@ -29,7 +35,7 @@ def check_labels(
     if ignore_index is not None:
         known = known[known != ignore_index]
     if known.size > 0:
-        check_range(function, int(known.min()), int(known.max()), columns)
+        check_range(function, int(known.min()), int(known.max()), columns, names)
 
 
 def check_ignored(function: str, labels: Any, ignore_index: int) -> None:

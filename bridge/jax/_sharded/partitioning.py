@@ -31,7 +31,7 @@ from bridge.ops import Role
 from bridge.ops.definition import Op, space_of
 from bridge.ops.splitting import dims_of, has_whole_rows, supported, wanted_roles
 
-_NO_MESH = AbstractMesh((), ())
+FREE_MESH = AbstractMesh((), ())
 
 
 class Site:
@@ -48,6 +48,11 @@ class Site:
         self.operand_roles = [roles[slot] for slot in slots]
         self.result_roles = wanted_roles(op, params)
         self.space = space_of(shapes[0], roles[0])
+
+    @property
+    def words(self) -> str:
+        """Identifies the call in the key of JAX's compilation cache."""
+        return f"{self.op.name} {self.slots} of {self.count} {self.params}"
 
     def run(self, split: Split | None, *operands: Any) -> tuple[Any, ...]:
         """Returns the results of one shard, or of the whole call if split is None."""
@@ -173,7 +178,7 @@ def _names_of(entry: Any) -> tuple[str, ...]:
     return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
 
 
-def name_in_cache_key(site: Site, results: Any) -> None:
+def name_in_cache_key(words: str, results: Any) -> None:
     """Writes the op and its parameters into the lowered call of these results.
 
     Without them, JAX's compilation cache would see only the address of a Python object in a
@@ -182,7 +187,6 @@ def name_in_cache_key(site: Site, results: Any) -> None:
     for value in jax.tree.leaves(results):
         call = value.owner
         if getattr(call, "name", "") == "stablehlo.custom_call":
-            words = f"{site.op.name} {site.slots} of {site.count} {site.params}"
             call.attributes[_FRONTEND] = ir.DictAttr.get({"bridge": ir.StringAttr.get(words)})
 
 
@@ -220,7 +224,7 @@ def _partition(site: Site, alone: bool, mesh: Any, arguments: Any, results: Any)
 def _run_on_one_device(site: Site, split: Split, *operands: Any) -> tuple[Any, ...]:
     # In jax 0.12 the mesh of the compiling code is active here. Types of arrays made inside would
     # name that mesh, but the types of the operands do not.
-    with jax.sharding.use_abstract_mesh(_NO_MESH):
+    with jax.sharding.use_abstract_mesh(FREE_MESH):
         return site.run(split, *operands)
 
 
@@ -246,7 +250,7 @@ def _agreed(
         split = replace(split, shape=space_of(array.shape, role))
         splits.append(site.supported(split, alone=alone))
     split = max(splits, key=lambda split: split.shards)
-    return _mesh(full[0][0].sharding.device_set, split), split
+    return mesh_of(full[0][0].sharding.device_set, split), split
 
 
 def _shardings(site: Site, split: Split, mesh: Mesh) -> tuple[Any, Any]:
@@ -257,7 +261,7 @@ def _shardings(site: Site, split: Split, mesh: Mesh) -> tuple[Any, Any]:
     )
 
 
-def _mesh(devices: Any, split: Split) -> Mesh:
+def mesh_of(devices: Any, split: Split) -> Mesh:
     """Returns a mesh with the axes of a split, of devices in XLA's order.
 
     The identity of the devices does not matter: XLA identifies them by their position.
@@ -272,12 +276,25 @@ def _split_of(shape: Sequence[int], assignment: Any) -> Split:
 
     The array is whole if no mesh gives this assignment.
     """
+    part = parts_by_device(shape, assignment)
+    if part is None:
+        return Split(tuple(shape), ((),) * len(shape), ())
+    return split_of_parts(shape, part)
+
+
+def parts_by_device(shape: Sequence[int], assignment: Any) -> Any:
+    """Returns the index of each device's part along each dimension, `[dimensions, devices]`."""
+    if assignment is None:
+        return None
+    return np.array(np.unravel_index(np.argsort(assignment, axis=None), assignment.shape))[
+        : len(shape)
+    ]
+
+
+def split_of_parts(shape: Sequence[int], part: Any) -> Split:
+    """Returns the split with these parts, over the mesh axes found in them; whole if none fit."""
     ndim = len(shape)
     whole = Split(tuple(shape), ((),) * ndim, ())
-    if assignment is None:
-        return whole
-    # `part` has for each device, in device order, the index of its part along each dimension.
-    part = np.array(np.unravel_index(np.argsort(assignment, axis=None), assignment.shape))[:ndim]
     axes = _axes_in(part)
     sizes = tuple((f"axis{i}", size) for i, (size, _) in enumerate(axes))
     # The part reached by one step along an axis gives the order of axes within a dimension.

@@ -146,7 +146,7 @@ def load_kernels() -> None:
         load_built_kernels()
 
 
-def _in_memory(tensor: Tensor, role: Role) -> Tensor:
+def in_memory(tensor: Tensor, role: Role) -> Tensor:
     """Returns the tensor with its values in memory, aligned as the kernel needs."""
     if is_zero_tensor(tensor):  # autograd's zeros, which have no memory
         return torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
@@ -292,7 +292,7 @@ class Kernel:
         self.met(first.get_device())
         operands = tuple(
             [
-                None if o is None else _in_memory(o, role)
+                None if o is None else in_memory(o, role)
                 for o, role in zip(operands, self._roles, strict=True)
             ]
         )

@@ -17,17 +17,17 @@ from bridge.ops.product import ProductParams
 from bridge.torch._adapter.autograd import call
 from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
-from bridge.torch._adapter.dispatcher import library
-from bridge.torch._adapter.kernels import DTYPES, dtype_word
+from bridge.torch._adapter.dispatcher import library, meet_dtensors
+from bridge.torch._adapter.kernels import DTYPES, allocate, dtype_word
 
 _SCHEMA = (
-    "matmul(Tensor a, Tensor b, Tensor? bias, str dtype, bool transposed_a, bool transposed_b) "
-    "-> Tensor"
+    "matmul(Tensor a, Tensor b, Tensor? bias, str dtype, bool transposed_a, bool transposed_b, "
+    "bool skips_zeros) -> Tensor"
 )
 
 
-class _Arrays:
-    """The functions of `bridge.ops.product.Arrays`."""
+class _Primitives:
+    """The functions of `bridge.ops.product.Arrays` and `bridge.catalogue.products.Primitives`."""
 
     @staticmethod
     def product(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) -> Tensor:
@@ -42,17 +42,30 @@ class _Arrays:
         return x.reshape(shape)
 
     @staticmethod
+    def ones(like: Tensor, shape: tuple[int, ...]) -> Tensor:
+        return like.new_ones(shape)
+
+    @staticmethod
+    def concatenated(arrays: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(arrays))
+
+    @staticmethod
+    def joins_rows(x: Tensor) -> bool:
+        return x.is_contiguous()
+
+    @staticmethod
     def run(summed: Call[Any]) -> Any:
         return call(PROGRAM, summed.operands, summed.params)[0]
 
 
-_ARRAYS = _Arrays()
+PRIMITIVES = _Primitives()
 
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) -> Tensor:
     """Returns the product of operands with as many batch dimensions each."""
+    meet_dtensors()
     return torch.ops.bridge.matmul.default(  # type: ignore[no-any-return]
-        a, b, bias, params.dtype, params.transposed_a, params.transposed_b
+        a, b, bias, params.dtype, params.transposed_a, params.transposed_b, params.skips_zeros
     )
 
 
@@ -68,7 +81,8 @@ def _run(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
     params = ProductParams(*fields)
     result = _empty(a, b, bias, *fields)
     left, right = a.mT if params.transposed_a else a, b.mT if params.transposed_b else b
-    _native.run_product(left, right, bias, result, torch.get_num_threads())
+    skips = params.skips_zeros
+    _native.run_product(left, right, bias, result, skips, torch.get_num_threads(), allocate)
     return result
 
 
@@ -92,20 +106,20 @@ class _Product(SingleLevelFunction):
             _, needs_a, needs_b, needs_bias, *_ = ctx.needs_input_grad
             if needs_a:
                 dtype = dtype_word(a.dtype)
-                da = rules.cotangent_of_a(_ARRAYS, tuple(a.shape), b, g, ctx.params, dtype)
+                da = rules.cotangent_of_a(PRIMITIVES, tuple(a.shape), b, g, ctx.params, dtype)
             if needs_b:
                 dtype = dtype_word(b.dtype)
-                db = rules.cotangent_of_b(_ARRAYS, a, tuple(b.shape), g, ctx.params, dtype)
+                db = rules.cotangent_of_b(PRIMITIVES, a, tuple(b.shape), g, ctx.params, dtype)
             if needs_bias and ctx.bias is not None:
-                dbias = rules.cotangent_of_bias(_ARRAYS, ctx.bias[0], g, ctx.params, ctx.bias[1])
-        return None, da, db, dbias, None, None, None
+                dbias = rules.cotangent_of_bias(PRIMITIVES, ctx.bias[0], g, ctx.params, ctx.bias[1])
+        return None, da, db, dbias, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, _: Any, da: Any, db: Any, dbias: Any, *others: Any) -> Any:
         # Outer levels of torch.func must see the caller's modes (`jvp_among_levels`).
         a, b = (unpack_dual(t, level=0)[0] for t in ctx.saved_tensors)
         with set_fwd_grad_enabled(ctx.forward_enabled):
-            found = rules.tangents(_ARRAYS, (a, b, None), (da, db, dbias), ctx.params)
+            found = rules.tangents(PRIMITIVES, (a, b, None), (da, db, dbias), ctx.params)
             total = found[0]
             for each in found[1:]:
                 total = total + each
@@ -139,7 +153,8 @@ def _vmap(info: Any, in_dims: Any, a: Any, b: Any, bias: Any, *fields: Any) -> A
 
 def _define() -> None:
     library.define(_SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
-    library.impl("matmul", _run, "CPU")
+    for device in ("CPU", "CUDA"):
+        library.impl("matmul", _run, device)
     torch.library.register_fake("bridge::matmul", _empty, lib=library)
     library.impl("matmul", _autograd, "Autograd", with_keyset=True)
     torch.library.register_vmap("bridge::matmul", _vmap, lib=library)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bridge import _native
 from bridge._private.torch import functorch_active
-from bridge.catalogue.labels import check_range
+from bridge.catalogue.labels import LABELS, check_range
 from bridge.torch._adapter.autograd import is_watched
 
 
@@ -18,9 +18,18 @@ def check_ignored(function: str, labels: Any, ignore_index: int) -> None:
 
 
 def check_labels(
-    function: str, labels: Any, rows: Any, columns: int, ignore_index: int | None = None
+    function: str,
+    labels: Any,
+    rows: Any,
+    columns: int,
+    ignore_index: int | None = None,
+    names: tuple[str, str] = LABELS,
 ) -> None:
-    """Raises ValueError for a label out of range, if the labels can be read without waiting."""
+    """Raises ValueError for a label out of range, if the labels can be read without waiting.
+
+    Args:
+      names: the words for the labels and for the columns in the message.
+    """
     if torch.compiler.is_dynamo_compiling():
         return
     # This takes a tenth of the time of the code below, which finds the label for the message.
@@ -35,13 +44,13 @@ def check_labels(
     is_unsigned, labels = labels.dtype is torch.uint64, labels.to(torch.int64)
     least, largest = _ends(labels)
     if is_unsigned and least < 0:  # the upper half of uint64: neither a column nor ignored
-        check_range(function, least + 2**64, least + 2**64, columns)
+        check_range(function, least + 2**64, least + 2**64, columns, names)
     if ignore_index in (least, largest):  # otherwise no ignored label can matter
         labels = labels[labels != ignore_index]
         if labels.numel() == 0:
             return
         least, largest = _ends(labels)
-    check_range(function, least, largest, columns)
+    check_range(function, least, largest, columns, names)
 
 
 def readable(function: str, labels: Any, ignore_index: Any) -> Any:

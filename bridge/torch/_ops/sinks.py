@@ -17,7 +17,7 @@ from bridge.torch._adapter.overrides import hand_over, is_overridden
 
 Sink = Tensor | float | None
 
-_with_sink = SoftmaxWithSink(arrays)
+sinks = SoftmaxWithSink(arrays)
 
 
 def softmax_with_sink(
@@ -34,14 +34,24 @@ def softmax_with_sink(
 ) -> Tensor:
     """Computes the softmax with a sink, and with a mask or the causal rule if asked for."""
     check_tensors(function, 1 + masked, x=x, mask=mask)
-    if not isinstance(sink, Tensor):
-        number = real_number(function, argument, fixed(sink), "a tensor or a number")
-        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-        if wide is torch.float32 and abs(number) > LARGEST_FLOAT32:  # torch.full would raise
-            number = math.copysign(math.inf, number)
-        sink = torch.full((), number, dtype=wide, device=x.device)
+    sink = as_sink(function, argument, sink, x)
     check_tensors(function, 2, **{"x": x, argument: sink})
-    return _with_sink.run(function, x, mask, fixed(scale), sink, causal, argument, out)  # type: ignore[no-any-return]
+    return sinks.run(function, x, mask, fixed(scale), sink, causal, argument, out)  # type: ignore[no-any-return]
+
+
+def as_sink(function: str, argument: str, sink: Any, x: Tensor) -> Tensor:
+    """Returns the sink as a tensor; a number is not rounded to x's dtype.
+
+    Raises:
+      TypeError: it is neither.
+    """
+    if isinstance(sink, Tensor):
+        return sink
+    number = real_number(function, argument, fixed(sink), "a tensor or a number")
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    if wide is torch.float32 and abs(number) > LARGEST_FLOAT32:  # torch.full would raise
+        number = math.copysign(math.inf, number)
+    return torch.full((), number, dtype=wide, device=x.device)
 
 
 def with_sink(

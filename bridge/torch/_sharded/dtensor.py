@@ -19,9 +19,10 @@ from bridge.ops.definition import Op, space_of
 from bridge.ops.splitting import dims_of, supported
 from bridge.torch._adapter.dispatcher import flattened, library, overloads, trimmed
 from bridge.torch._adapter.integers import seed_on_mesh
+from bridge.torch._sharded.products import register_products
 from bridge.torch._sharded.rows import one_mesh, refuse_plain
 from bridge.torch._sharded.shards import call_on_shard, gather_along
-from bridge.torch._sharded.split import Split
+from bridge.torch._sharded.split import Split, placed, spread
 
 
 def run(op: Op[Any], operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
@@ -32,7 +33,7 @@ def run(op: Op[Any], operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
       ValueError: operands are on different meshes, or this process is not in their mesh.
     """
     roles = op.operand_roles(len(operands), params)
-    spread = [(o, role) for o, role in zip(operands, roles, strict=True) if isinstance(o, DTensor)]
+    given = [(o, role) for o, role in zip(operands, roles, strict=True) if isinstance(o, DTensor)]
     function, names = op.words(params)
     mesh = one_mesh(function, operands)
     if mesh.get_coordinate() is None:
@@ -40,14 +41,14 @@ def run(op: Op[Any], operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
             f"{function}: this process (global rank {torch.distributed.get_rank()}) is not in "
             f"{mesh}, on which the operands are"
         )
-    if not any(role.fills_space for _, role in spread):
+    if not any(role.fills_space for _, role in given):
         refuse_plain(function, names, operands)
     space = space_of(operands[0].shape, roles[0])
     whole = Split(space, ((),) * len(space), mesh)
     split = whole.like(
         [
             (operand, dims_of(role, operand.shape, whole, params.batch_ndim))
-            for operand, role in spread
+            for operand, role in given
             if role.fills_space
         ]
     )
@@ -56,38 +57,16 @@ def run(op: Op[Any], operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
     local = [
         None
         if operand is None
-        else _placed(operand, split, dims_of(role, operand.shape, split, params.batch_ndim))
+        else placed(operand, split, dims_of(role, operand.shape, split, params.batch_ndim))
         for operand, role in zip(operands, roles, strict=True)
     ]
     results = call_on_shard(op, local, params, split)
     return tuple(
         None
         if result is None
-        else _spread(result, split, dims_of(role, result.shape, split, params.batch_ndim))
+        else spread(result, split, dims_of(role, result.shape, split, params.batch_ndim))
         for result, role in zip(results, op.result_roles(params), strict=True)
     )
-
-
-def _placed(operand: Tensor, split: Split, dims: list[int | None]) -> Tensor:
-    """Returns this process's part of an operand; a plain tensor counts as equal everywhere."""
-    if isinstance(operand, DTensor):
-        with torch.no_grad():
-            placements = split.placements(dims)
-            # Detach here: torch 2.11 would detach the result by an op that DTensors lack.
-            whole: Any = operand.detach()
-            if whole.placements != placements:
-                whole = whole.redistribute(placements=placements)
-            return whole.to_local()
-    for own, dim in enumerate(dims):
-        if dim is not None and split.parts(dim) > 1:
-            size = operand.shape[own] // split.parts(dim)  # twice the columns for a packed array
-            operand = operand.narrow(own, split.index(dim) * size, size)
-    return operand
-
-
-def _spread(result: Tensor, split: Split, dims: list[int | None]) -> DTensor:
-    with torch.no_grad():
-        return DTensor.from_local(result, split.mesh, split.placements(dims), run_check=False)
 
 
 def _same_on_mesh(seed: Tensor, x: Any) -> Tensor:
@@ -107,5 +86,6 @@ def _register(op: Op[Any], overload: Any) -> None:
 
 
 seed_on_mesh.append(_same_on_mesh)
+register_products()
 for (_name, *_), _overload in overloads.items():
     _register(OPS[_name], _overload)

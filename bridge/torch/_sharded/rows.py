@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,6 +82,17 @@ def on_mesh(tensor: Tensor, mesh: Any) -> DTensor:
     if isinstance(tensor, DTensor):
         return tensor
     return _of_parts(tensor, mesh, [Replicate()] * mesh.ndim)
+
+
+def gathered(
+    function: str, names: Sequence[str], operands: Sequence[Any], run: Callable[..., Tensor]
+) -> DTensor:
+    """Returns the result of `run` on whole operands, equal on every process."""
+    mesh = one_mesh(function, operands)
+    refuse_plain(function, names, operands)
+    whole = [Replicate()] * mesh.ndim
+    result = run(*(_Placed.apply(on_mesh(each, mesh), whole).to_local() for each in operands))
+    return _of_parts(result, mesh, whole)
 
 
 def in_one_dimension(numbers: Any) -> Any:

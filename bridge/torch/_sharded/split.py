@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch.distributed.tensor import Replicate, Shard
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from bridge.ops.splitting import AnySplit
 
@@ -61,3 +63,25 @@ class Split(AnySplit):
             for axis in () if dim is None else self.axes[dim]:
                 result[axis] = Shard(own)
         return tuple(result)
+
+
+def placed(operand: Tensor, split: Split, dims: list[int | None]) -> Tensor:
+    """Returns this process's part of an operand; a plain tensor counts as equal everywhere."""
+    if isinstance(operand, DTensor):
+        with torch.no_grad():
+            placements = split.placements(dims)
+            # Detach here: torch 2.11 would detach the result by an op that DTensors lack.
+            whole: Any = operand.detach()
+            if whole.placements != placements:
+                whole = whole.redistribute(placements=placements)
+            return whole.to_local()
+    for own, dim in enumerate(dims):
+        if dim is not None and split.parts(dim) > 1:
+            size = operand.shape[own] // split.parts(dim)  # twice the columns for a packed array
+            operand = operand.narrow(own, split.index(dim) * size, size)
+    return operand
+
+
+def spread(result: Tensor, split: Split, dims: list[int | None]) -> DTensor:
+    with torch.no_grad():
+        return DTensor.from_local(result, split.mesh, split.placements(dims), run_check=False)

@@ -13,7 +13,7 @@ namespace bridge::bindings {
 // serves all of c's.
 struct ProductArguments {
   Operand a, b, bias, c;
-  bool is_a_transposed = false, is_b_transposed = false;
+  bool is_a_transposed = false, is_b_transposed = false, skips_zeros = false;
 };
 
 // Returns false with the error set.

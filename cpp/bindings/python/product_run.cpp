@@ -4,8 +4,11 @@
 #include <string>
 
 #include "bindings/calls/product_call.h"
+#include "bindings/cuda_library.h"
 #include "bindings/python/openmp.h"
+#include "bindings/python/python_call.h"
 #include "bindings/python/tensors.h"
+#include "bindings/python/workspace.h"
 
 namespace bridge::bindings {
 namespace {
@@ -13,27 +16,8 @@ namespace {
 // For fewer multiplications, releasing and retaking the GIL costs more than it gains.
 constexpr double kReleaseLockFrom = 1 << 18;
 
-// run_product(a, b, bias, c, threads): writes the product of any DLPack tensors into c.
-PyObject* run_product(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 5) {
-    PyErr_SetString(PyExc_TypeError, "expected run_product(a, b, bias, c, threads)");
-    return nullptr;
-  }
-  Tensors<4> tensors;
-  if (!tensors.read(arguments, 4)) return nullptr;
-  const long threads = PyLong_AsLong(arguments[4]);
-  if (threads == -1 && PyErr_Occurred()) return nullptr;
-  const Operand* const operands = tensors.operands();
-  bridge_product call;
-  CallError error;
-  if (!bind_product({operands[0], operands[1], operands[2], operands[3]}, &call, &error)) {
-    PyErr_SetString(PyExc_ValueError, ("matmul: " + error.message).c_str());
-    return nullptr;
-  }
-  if (operands[0].device != Device::cpu) {
-    PyErr_SetString(PyExc_ValueError, "matmul: a is on a GPU, expected the CPU");
-    return nullptr;
-  }
+// These return kDone, or kRaised with a Python exception set.
+int run_on_cpu(const bridge_product& call, long threads) {
   bridge_status status;
   double work =
       static_cast<double>(call.m) * static_cast<double>(call.n) * static_cast<double>(call.k);
@@ -47,16 +31,60 @@ PyObject* run_product(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
     status = bridge_product_cpu(&call, &executor);
     PyEval_RestoreThread(released);
   }
-  if (status == BRIDGE_OK) Py_RETURN_NONE;
-  if (status == BRIDGE_OUT_OF_MEMORY) return PyErr_NoMemory();
-  PyErr_SetString(status == BRIDGE_INVALID_ARGUMENT ? PyExc_ValueError : PyExc_RuntimeError,
-                  bridge_last_error());
-  return nullptr;
+  return status == BRIDGE_OK ? kDone : raise_status(status, bridge_last_error());
+}
+
+int run_on_cuda(const bridge_product& call, int32_t device, PyObject* allocate, PyObject* like,
+                void* stream) {
+  std::string why;
+  const CudaLibrary* library = cuda_library(&why);
+  if (library == nullptr) return raise_status(BRIDGE_UNAVAILABLE, why.c_str());
+  if (!is_cuda_prepared(device)) {
+    PyThreadState* released = PyEval_SaveThread();
+    prepare_cuda(device);
+    PyEval_RestoreThread(released);
+  }
+  const size_t bytes = library->product_workspace(&call);
+  Workspace workspace;
+  if (bytes > 0 && !workspace.allocate(nullptr, allocate, like, static_cast<int64_t>(bytes)))
+    return kRaised;
+  const bridge_status status = library->run_product(&call, workspace.data, bytes, stream);
+  return status == BRIDGE_OK ? kDone : raise_status(status, library->last_error());
+}
+
+constexpr const char* kSignature = "run_product(a, b, bias, c, skips_zeros, threads, allocate)";
+
+// Writes the product of any DLPack tensors into c. `allocate(bytes, like)` makes a workspace.
+PyObject* run_product(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 7) {
+    PyErr_Format(PyExc_TypeError, "expected %s", kSignature);
+    return nullptr;
+  }
+  Tensors<4> tensors;
+  if (!tensors.read(arguments, 4)) return nullptr;
+  const int skips_zeros = PyObject_IsTrue(arguments[4]);
+  const long threads = PyLong_AsLong(arguments[5]);
+  if (skips_zeros < 0 || (threads == -1 && PyErr_Occurred())) return nullptr;
+  const Operand* const operands = tensors.operands();
+  bridge_product call;
+  CallError error;
+  ProductArguments given{operands[0], operands[1], operands[2], operands[3]};
+  given.skips_zeros = skips_zeros != 0;
+  if (!bind_product(given, &call, &error)) {
+    PyErr_SetString(PyExc_ValueError, ("matmul: " + error.message).c_str());
+    return nullptr;
+  }
+  const int status = operands[0].device == Device::cpu
+                         ? run_on_cpu(call, threads)
+                         : run_on_cuda(call, operands[0].device_index, arguments[6], arguments[0],
+                                       tensors.stream(0));
+  if (status == kRaised) return nullptr;
+  Py_RETURN_NONE;
 }
 
 PyMethodDef kFunctions[] = {
     {"run_product", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run_product)),
-     METH_FASTCALL, "run_product(a, b, bias, c, threads)"},
+     METH_FASTCALL, kSignature},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -9,15 +9,11 @@
 #include "bindings/python/openmp.h"
 #include "bindings/python/stable_abi.h"
 #include "bindings/python/tensors.h"
+#include "bindings/python/workspace.h"
 #include "program/interpreter.h"
 
 namespace bridge::bindings {
-namespace {
 
-// For fewer elements, releasing and retaking the GIL costs more than it gains.
-constexpr int64_t kReleaseLockFrom = 1 << 14;
-
-// Sets a Python exception. Returns kRaised, for `return raise_status(...)`.
 int raise_status(bridge_status status, const char* message) {
   if (status == BRIDGE_OUT_OF_MEMORY) {
     PyErr_NoMemory();
@@ -28,42 +24,10 @@ int raise_status(bridge_status status, const char* message) {
   return kRaised;
 }
 
-// A workspace from the stream's own allocator, which reuses the memory only after the kernel.
-class Workspace {
- public:
-  Workspace() = default;
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-  ~Workspace() {
-    Py_XDECREF(object_);
-    if (tensor_ != nullptr) table_->drop(tensor_);
-  }
+namespace {
 
-  // Returns false with a Python exception set.
-  bool allocate(const PythonCall& call, int64_t bytes) {
-    if (call.table != nullptr) {
-      table_ = call.table;
-      tensor_ =
-          table_->make_empty(static_cast<TorchTensor*>(call.like), &bytes, 1, BRIDGE_UINT8, &data);
-      if (tensor_ == nullptr) PyErr_NoMemory();
-      return tensor_ != nullptr;
-    }
-    object_ = PyObject_CallFunction(call.allocate, "LO", static_cast<long long>(bytes),
-                                    static_cast<PyObject*>(call.like));
-    Operand described;
-    if (object_ == nullptr || !borrowed_.read(object_, &described)) return false;
-    data = described.data;
-    return true;
-  }
-
-  void* data = nullptr;
-
- private:
-  PyObject* object_ = nullptr;
-  Borrowed borrowed_;
-  TorchTensor* tensor_ = nullptr;
-  const FunctionTable* table_ = nullptr;
-};
+// For fewer elements, releasing and retaking the GIL costs more than it gains.
+constexpr int64_t kReleaseLockFrom = 1 << 14;
 
 int run_on_cuda(const BoundProgram& bound, const PythonCall& call) {
   std::string why;
@@ -77,7 +41,9 @@ int run_on_cuda(const BoundProgram& bound, const PythonCall& call) {
   }
   const size_t bytes = library->workspace(&bound);
   Workspace workspace;
-  if (bytes > 0 && !workspace.allocate(call, static_cast<int64_t>(bytes))) return kRaised;
+  if (bytes > 0 &&
+      !workspace.allocate(call.table, call.allocate, call.like, static_cast<int64_t>(bytes)))
+    return kRaised;
   const bridge_status status = library->run(&bound, workspace.data, bytes, call.stream);
   return status == BRIDGE_OK ? kDone : raise_status(status, library->last_error());
 }

@@ -24,6 +24,9 @@ struct PythonCall {
       nullptr;  // function table of libtorch, which then allocates the workspace
 };
 
+// Sets a Python exception. Returns kRaised, for `return raise_status(...)`.
+int raise_status(bridge_status status, const char* message);
+
 int run(const PythonCall& call);
 
 // Reads the attributes from a tuple of numbers. Returns false with a Python exception set.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <xla/ffi/api/ffi.h>
+#include "bindings/calls/embedding_call.h"
 #include "bindings/calls/product_call.h"
 #include "bindings/calls/program_call.h"
 #include "bindings/cuda_library.h"
@@ -197,29 +198,107 @@ ffi::Error run_on_cuda(void* stream, ffi::RemainingArgs args, ffi::RemainingRets
   });
 }
 
-// Runs a matrix product: a, b and perhaps a bias.
+// Reads a matrix product: a, b and perhaps a bias.
+ffi::Error read_product(ffi::RemainingArgs args, ffi::AnyBuffer result, Device device,
+                        ProductArguments arguments, bridge_product* call) {
+  Operand* const places[] = {&arguments.a, &arguments.b, &arguments.bias};
+  if (args.size() > 3) return ffi::Error::InvalidArgument("bridge matmul: more than 3 operands");
+  for (size_t i = 0; i < args.size(); ++i) {
+    ffi::ErrorOr<ffi::AnyBuffer> buffer = args.get<ffi::AnyBuffer>(i);
+    if (!buffer.has_value()) return buffer.error();
+    read_buffer(*buffer, places[i]);
+    places[i]->device = device;
+  }
+  read_buffer(result, &arguments.c);
+  arguments.c.device = device;
+  CallError error;
+  if (bind_product(arguments, call, &error)) return ffi::Error::Success();
+  return ffi::Error::InvalidArgument("bridge matmul: " + error.message);
+}
+
+ProductArguments product_arguments(bool is_a_transposed, bool is_b_transposed, bool skips_zeros) {
+  ProductArguments arguments;
+  arguments.is_a_transposed = is_a_transposed;
+  arguments.is_b_transposed = is_b_transposed;
+  arguments.skips_zeros = skips_zeros;
+  return arguments;
+}
+
 ffi::Error run_product_on_cpu(ffi::ThreadPool pool, ffi::RemainingArgs args,
                               ffi::Result<ffi::AnyBuffer> result, bool is_a_transposed,
-                              bool is_b_transposed) {
+                              bool is_b_transposed, bool skips_zeros) {
   return guarded([&] {
-    ProductArguments arguments;
-    arguments.is_a_transposed = is_a_transposed;
-    arguments.is_b_transposed = is_b_transposed;
-    Operand* const places[] = {&arguments.a, &arguments.b, &arguments.bias};
-    if (args.size() > 3) return ffi::Error::InvalidArgument("bridge matmul: more than 3 operands");
-    for (size_t i = 0; i < args.size(); ++i) {
-      ffi::ErrorOr<ffi::AnyBuffer> buffer = args.get<ffi::AnyBuffer>(i);
-      if (!buffer.has_value()) return buffer.error();
-      read_buffer(*buffer, places[i]);
-    }
-    read_buffer(*result, &arguments.c);
     bridge_product call;
-    CallError error;
-    if (!bind_product(arguments, &call, &error))
-      return ffi::Error::InvalidArgument("bridge matmul: " + error.message);
+    ffi::Error error =
+        read_product(args, *result, Device::cpu,
+                     product_arguments(is_a_transposed, is_b_transposed, skips_zeros), &call);
+    if (error.failure()) return error;
     XlaExecutor threads(&pool);
     const bridge_executor executor = threads.executor();
     return status_error(bridge_product_cpu(&call, &executor), bridge_last_error());
+  });
+}
+
+// The last result is the workspace, as of a program.
+ffi::Error run_product_on_cuda(void* stream, ffi::RemainingArgs args,
+                               ffi::Result<ffi::AnyBuffer> result,
+                               ffi::Result<ffi::AnyBuffer> workspace, bool is_a_transposed,
+                               bool is_b_transposed, bool skips_zeros) {
+  return guarded([&] {
+    std::string why;
+    const CudaLibrary* library = cuda_library(&why);
+    if (library == nullptr)
+      return ffi::Error(ffi::ErrorCode::kUnavailable, "bridge matmul: " + why);
+    bridge_product call;
+    ffi::Error error =
+        read_product(args, *result, Device::cuda,
+                     product_arguments(is_a_transposed, is_b_transposed, skips_zeros), &call);
+    if (error.failure()) return error;
+    return status_error(
+        library->run_product(&call, workspace->untyped_data(), workspace->size_bytes(), stream),
+        library->last_error());
+  });
+}
+
+// Runs the gradient of an embedding: run(call). `order` is null on the CPU.
+template <class Run>
+ffi::Error run_embedding(const ffi::AnyBuffer& terms, const ffi::AnyBuffer& ids,
+                         const ffi::AnyBuffer* order, const ffi::AnyBuffer& result,
+                         const Run& run) {
+  return guarded([&] {
+    EmbeddingArguments arguments;
+    read_buffer(terms, &arguments.terms);
+    read_buffer(ids, &arguments.ids);
+    if (order != nullptr) read_buffer(*order, &arguments.order);
+    read_buffer(result, &arguments.result);
+    bridge_embedding_gradient call;
+    CallError error;
+    if (!bind_embedding(arguments, &call, &error))
+      return ffi::Error::InvalidArgument("bridge embedding: " + error.message);
+    return run(call);
+  });
+}
+
+ffi::Error run_embedding_on_cpu(ffi::ThreadPool pool, ffi::AnyBuffer terms, ffi::AnyBuffer ids,
+                                ffi::Result<ffi::AnyBuffer> result) {
+  return run_embedding(terms, ids, nullptr, *result, [&](const bridge_embedding_gradient& call) {
+    XlaExecutor threads(&pool);
+    const bridge_executor executor = threads.executor();
+    return status_error(bridge_embedding_gradient_cpu(&call, &executor), bridge_last_error());
+  });
+}
+
+ffi::Error run_embedding_on_cuda(void* stream, ffi::AnyBuffer terms, ffi::AnyBuffer ids,
+                                 ffi::AnyBuffer order, ffi::Result<ffi::AnyBuffer> result,
+                                 ffi::Result<ffi::AnyBuffer> workspace) {
+  return run_embedding(terms, ids, &order, *result, [&](const bridge_embedding_gradient& call) {
+    std::string why;
+    const CudaLibrary* library = cuda_library(&why);
+    if (library == nullptr)
+      return ffi::Error(ffi::ErrorCode::kUnavailable, "bridge embedding: " + why);
+    return status_error(
+        library->embedding(&call, workspace->untyped_data(), workspace->size_bytes(), stream),
+        library->last_error());
   });
 }
 
@@ -250,13 +329,40 @@ ffi::Error do_nothing(ffi::RemainingArgs, ffi::RemainingRets, ffi::Dictionary) {
 }
 
 XLA_FFI_DEFINE_HANDLER(on_cpu, run_on_cpu, with_arguments(ffi::Ffi::Bind().Ctx<ffi::ThreadPool>()));
-XLA_FFI_DEFINE_HANDLER(product_on_cpu, run_product_on_cpu,
+template <class Binding>
+auto with_product_attributes(Binding binding) {
+  return std::move(binding)
+      .template Attr<bool>("transposed_a")
+      .template Attr<bool>("transposed_b")
+      .template Attr<bool>("skips_zeros");
+}
+
+XLA_FFI_DEFINE_HANDLER(
+    product_on_cpu, run_product_on_cpu,
+    with_product_attributes(
+        ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().Ret<ffi::AnyBuffer>()));
+XLA_FFI_DEFINE_HANDLER(product_on_cuda, run_product_on_cuda,
+                       with_product_attributes(ffi::Ffi::Bind()
+                                                   .Ctx<ffi::PlatformStream<void*>>()
+                                                   .RemainingArgs()
+                                                   .Ret<ffi::AnyBuffer>()
+                                                   .Ret<ffi::AnyBuffer>()),
+                       {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER(embedding_on_cpu, run_embedding_on_cpu,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::ThreadPool>()
-                           .RemainingArgs()
-                           .Ret<ffi::AnyBuffer>()
-                           .Attr<bool>("transposed_a")
-                           .Attr<bool>("transposed_b"));
+                           .Arg<ffi::AnyBuffer>()    // terms
+                           .Arg<ffi::AnyBuffer>()    // ids
+                           .Ret<ffi::AnyBuffer>());  // result
+XLA_FFI_DEFINE_HANDLER(embedding_on_cuda, run_embedding_on_cuda,
+                       ffi::Ffi::Bind()
+                           .Ctx<ffi::PlatformStream<void*>>()
+                           .Arg<ffi::AnyBuffer>()   // terms
+                           .Arg<ffi::AnyBuffer>()   // ids
+                           .Arg<ffi::AnyBuffer>()   // order
+                           .Ret<ffi::AnyBuffer>()   // result
+                           .Ret<ffi::AnyBuffer>(),  // workspace
+                       {ffi::Traits::kCmdBufferCompatible});
 XLA_FFI_DEFINE_HANDLER(on_cuda, run_on_cuda,
                        with_arguments(ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>()),
                        {ffi::Traits::kCmdBufferCompatible});
@@ -266,7 +372,10 @@ XLA_FFI_DEFINE_HANDLER(on_cuda_instantiate, prepare, ffi::Ffi::BindInstantiate()
 
 void* ffi_cpu() { return reinterpret_cast<void*>(on_cpu); }
 void* ffi_product_cpu() { return reinterpret_cast<void*>(product_on_cpu); }
+void* ffi_product_cuda() { return reinterpret_cast<void*>(product_on_cuda); }
 void* ffi_cuda() { return reinterpret_cast<void*>(on_cuda); }
+void* ffi_embedding_cpu() { return reinterpret_cast<void*>(embedding_on_cpu); }
+void* ffi_embedding_cuda() { return reinterpret_cast<void*>(embedding_on_cuda); }
 
 void* empty_handler() {
   XLA_FFI_DEFINE_HANDLER(handler, do_nothing,

@@ -9,9 +9,15 @@ constexpr const char* kFfiTarget = "bridge_program";
 void* ffi_cpu();
 void* ffi_cuda();
 
-// The handler of matrix products.
+// The handlers of matrix products.
 constexpr const char* kProductTarget = "bridge_matmul";
 void* ffi_product_cpu();
+void* ffi_product_cuda();
+
+// The handlers of gradients of embeddings.
+constexpr const char* kEmbeddingTarget = "bridge_embedding_gradient";
+void* ffi_embedding_cpu();
+void* ffi_embedding_cuda();
 
 // A handler that takes any buffers and attributes and does nothing. The cost of its calls is XLA's
 // own part of every call; `bench` measures it.

@@ -104,8 +104,9 @@ bridge_status bridge_program_cpu(const bridge_program* call, const bridge_execut
  * none.
  *
  * The arithmetic is float64 if any array is, else float32. An element of c is a sum of k products
- * in an order that depends on k alone (docs/numerics.md), plus the bias, rounded once. c overlaps
- * no operand. */
+ * in an order that depends on k alone (docs/numerics.md), plus the bias, rounded once. With
+ * skips_zeros, a term whose element of a is 0 is absent, even if its element of b is NaN, and a sum
+ * of -0 is 0. c overlaps no operand. */
 typedef struct bridge_product_array {
   void* data;
   int32_t dtype; /* bridge_dtype, floating */
@@ -116,9 +117,32 @@ typedef struct bridge_product {
   int32_t dims;
   int64_t size[BRIDGE_MAX_DIMS];
   int64_t m, n, k;
+  int32_t skips_zeros; /* 0 or 1 */
   bridge_product_array a, b, bias, c;
 } bridge_product;
 bridge_status bridge_product_cpu(const bridge_product* call, const bridge_executor* executor);
+
+/* The gradient of a table of `rows` rows towards rows that were taken from it by number: row r of
+ * the result is the sum of the terms whose id is r, in each of `batches`. An id that is no row is
+ * left out. All arrays are compact; the result overlaps none of the others.
+ *
+ * On the CPU ids[j] is the id of term j, and order is not read. On CUDA ids are sorted, and order[j]
+ * is the place of the term of ids[j]; it rises where ids are equal.
+ *
+ * The terms of a row are added in the order of their places, in the tree of column sums
+ * (docs/numerics.md), in float64 if dtype is float64, else in float32, and rounded once. A row
+ * without terms is +0. */
+typedef struct bridge_embedding_gradient {
+  int64_t batches, count, rows, cols;
+  int32_t dtype;       /* bridge_dtype, floating: of terms and result */
+  int32_t index_dtype; /* BRIDGE_INT32 or BRIDGE_INT64: of ids and order */
+  const void* ids;     /* [batches, count] */
+  const void* order;   /* [batches, count], from 0 to count - 1; CUDA only */
+  const void* terms;   /* [batches, count, cols] */
+  void* result;        /* [batches, rows, cols] */
+} bridge_embedding_gradient;
+bridge_status bridge_embedding_gradient_cpu(const bridge_embedding_gradient* call,
+                                            const bridge_executor* executor);
 
 /* CUDA (libbridge_cuda, loaded on demand). `workspace` is device memory of at least
  * bridge_program_cuda_workspace(call) bytes, 16-byte aligned, free for reuse once the stream has
@@ -134,6 +158,17 @@ bridge_status bridge_product_cpu(const bridge_product* call, const bridge_execut
 size_t bridge_program_cuda_workspace(const bridge_program* call);
 bridge_status bridge_program_cuda(const bridge_program* call, void* workspace,
                                   size_t workspace_bytes, void* stream);
+/* The same for a matrix product. It runs with less than bridge_product_cuda_workspace(call) bytes
+ * too, on fewer multiprocessors: bridge_product_cuda_least_workspace(call) are enough. Both are 0
+ * if k is at most 256. */
+size_t bridge_product_cuda_workspace(const bridge_product* call);
+size_t bridge_product_cuda_least_workspace(const bridge_product* call);
+bridge_status bridge_product_cuda(const bridge_product* call, void* workspace,
+                                  size_t workspace_bytes, void* stream);
+/* The workspace holds 8 bytes for each of rows + 1 numbers in a batch, rounded up to 16 bytes, and
+ * then two rows of float32 or float64 numbers for every 128 places of a batch. */
+bridge_status bridge_embedding_gradient_cuda(const bridge_embedding_gradient* call, void* workspace,
+                                             size_t workspace_bytes, void* stream);
 /* Kernels of the program of these words on arrays of these dtypes (operands, then results),
  * compiled for a device that the process uses: an image of code for its driver, and what the
  * kernels expect of a launch (cpp/generated/cuda/call.h). Random arrays are computed by them

@@ -9,6 +9,7 @@ from torch import nn
 
 from bridge.replaced import Replaced, names_read_by
 from bridge.torch._drop_ins.huggingface import layers as layers
+from bridge.torch._drop_ins.huggingface.attention import use_attention
 from bridge.torch._drop_ins.huggingface.forms import form_of
 from bridge.torch._drop_ins.huggingface.linear_loss import with_linear_loss
 from bridge.torch._drop_ins.huggingface.rotary_forms import rotary_of
@@ -24,6 +25,7 @@ def replace(
     rotary: bool = True,
     loss: bool = True,
     linear_loss: bool = False,
+    attention: bool = False,
 ) -> Replaced:
     """Replaces the computation of layers in a model of transformers by ops of bridge.
 
@@ -44,6 +46,9 @@ def replace(
       loss: the loss of predicting the next or the masked token from logits.
       linear_loss: in training with labels, by keyword or position, the loss comes from the hidden
         states by `linear_cross_entropy`, and `logits` of the output is None.
+      attention: the attention function of the models' configs, by `attention`: grouped queries,
+        windows, softcaps and sinks. A call with dropout of probabilities, with a mask that is not
+        bool or with `output_attentions` then raises an error.
 
     Returns:
       A record of the replaced layers and of the others, which can undo the replacement.
@@ -82,6 +87,8 @@ def replace(
             elif not hasattr(function, "__wrapped__"):
                 _set(replaced, module, function.__name__, functools.wraps(function)(found))
                 replaced.done[name] = "rotary"
+    if attention:
+        use_attention(model, replaced)
     for name, module, to in changes:
         _change_class(replaced, name, module, to, "linear_cross_entropy")
     if loss:

@@ -1,0 +1,266 @@
+"""Steps of AdamW and SGD, and clipping by the global norm.
+
+Every operation is rounded where it stands, in float32 for parameters of 16 and 32 bits and in
+float64 for float64. The state has that type. PyTorch writes the new state and parameters in place,
+one call for each of them; JAX computes all of them in one call. Both have the same bits, because
+the state is stored in the type of the arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from bridge import lang as bl
+from bridge.catalogue.checks import finite, number
+from bridge.catalogue.declaration import declared, named
+from bridge.ops.arrays import Arrays
+
+_decay = number("a number from 0 on, below 1", lambda value: 0.0 <= value < 1.0)
+not_negative = number("a finite number from 0 on", lambda value: 0.0 <= value < math.inf)
+ADAMW_CHECKS = {"b1": _decay, "b2": _decay, "eps": not_negative}
+SGD_CHECKS = {"momentum": not_negative, "dampening": finite}
+
+_LEAST_COLUMNS = 64  # shorter rows would spend their time on the numbers of a row
+_COLUMNS, _LONG = 4096, 1 << 16
+_PART = 1 << 17  # of a long sum: 2⁷ chunks of 1024 columns
+_LEAST_PARTS = 16  # fewer take less time as one row than the calls for pairs
+
+
+def row_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape in which an optimizer's op sees an array: elements in the same order.
+
+    Last dimensions are joined into rows of at least 64 columns. A long vector becomes rows of a
+    power of two, for several threads. The bits do not depend on it.
+    """
+    shape = tuple(shape) or (1,)
+    if len(shape) == 1 and shape[0] >= _LONG:
+        columns = math.gcd(shape[0], _COLUMNS)
+        return (shape[0] // columns, columns) if columns >= _LEAST_COLUMNS else shape
+    while len(shape) > 1 and shape[-1] < _LEAST_COLUMNS:
+        shape = (*shape[:-2], shape[-2] * shape[-1])
+    return shape
+
+
+def _like(x: Any, operand: Any) -> Any:
+    return bl.like(x, operand)
+
+
+# ---- AdamW ----
+
+
+def _mean(m: Any, g: Any, b1: float) -> Any:
+    return b1 * m + (1.0 - b1) * g
+
+
+def _square(v: Any, g: Any, b2: float) -> Any:
+    return b2 * v + (1.0 - b2) * (g * g)
+
+
+def _correction(step: Any, b: float) -> Any:
+    """1 − bᵗ, within a few units: 1 − b is exact from b = 1/2 on, and nothing cancels."""
+    return -bl.expm1(step * bl.log1p(-(1.0 - b)))
+
+
+def _adamw_change(
+    p: Any, m: Any, v: Any, lr: Any, step: Any, weight_decay: Any, b1: float, b2: float, eps: float
+) -> Any:
+    corrected = m / _correction(step, b1)
+    change = corrected / (bl.sqrt(v / _correction(step, b2)) + eps)
+    return lr * (change if weight_decay is None else change + weight_decay * p)
+
+
+@declared(checks={"b1": _decay})
+@named("AdamW")
+def adamw_mean(m: bl.Full, g: bl.Full, *, b1: float = 0.9, maximize: bool = False):
+    return _like(_mean(m, -g if maximize else g, b1), m)
+
+
+@declared(checks={"b2": _decay})
+@named("AdamW")
+def adamw_square(v: bl.Full, g: bl.Full, *, b2: float = 0.999):
+    return _like(_square(v, g, b2), v)
+
+
+@declared(checks=ADAMW_CHECKS)
+@named("AdamW")
+def adamw_parameter(
+    p: bl.Full,
+    m: bl.Full,
+    v: bl.Full,
+    lr: bl.PerRow,
+    step: bl.Integer,
+    weight_decay: bl.PerRow | None = None,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+):
+    return _like(p - _adamw_change(p, m, v, lr, step, weight_decay, b1, b2, eps), p)
+
+
+def _adamw_of(returns_update: bool) -> Any:
+    """Declares a step of AdamW: the new parameter or its update, then the new state."""
+
+    @declared(checks=ADAMW_CHECKS)
+    def adamw(
+        p: bl.Full,
+        g: bl.Full,
+        m: bl.Full,
+        v: bl.Full,
+        lr: bl.Table,
+        step: bl.Integer,
+        weight_decay: bl.Table | None = None,
+        *,
+        b1: float = 0.9,
+        b2: float = 0.999,
+        eps: float = 1e-8,
+    ):
+        mean, square = _mean(m, g, b1), _square(v, g, b2)
+        change = _adamw_change(p, mean, square, lr, step, weight_decay, b1, b2, eps)
+        first = _like(-change, m) if returns_update else _like(p - change, p)
+        return first, _like(mean, m), _like(square, v)
+
+    return adamw
+
+
+adamw, adamw_update = _adamw_of(returns_update=False), _adamw_of(returns_update=True)
+
+
+# ---- SGD ----
+
+
+def _decayed(p: Any, g: Any, weight_decay: Any) -> Any:
+    return g if weight_decay is None else g + weight_decay * p
+
+
+def _buffer(buffer: Any, d: Any, step: Any, momentum: float, dampening: float) -> Any:
+    """The first step stores the gradient itself, whatever the dampening is, as torch does."""
+    return bl.where(step <= 1, d, momentum * buffer + (1.0 - dampening) * d)
+
+
+def _direction(d: Any, buffer: Any, momentum: float, nesterov: bool) -> Any:
+    return d + momentum * buffer if nesterov else buffer
+
+
+@declared(checks=SGD_CHECKS)
+@named("SGD")
+def sgd_buffer(
+    buffer: bl.Full,
+    p: bl.Full,
+    g: bl.Full,
+    step: bl.Integer,
+    weight_decay: bl.PerRow | None = None,
+    *,
+    momentum: float = 0.9,
+    dampening: float = 0.0,
+    maximize: bool = False,
+):
+    d = _decayed(p, -g if maximize else g, weight_decay)
+    return _like(_buffer(buffer, d, step, momentum, dampening), buffer)
+
+
+@declared(checks={"momentum": not_negative})
+@named("SGD")
+def sgd_parameter(
+    p: bl.Full,
+    g: bl.Full,
+    lr: bl.PerRow,
+    buffer: bl.Full | None = None,
+    weight_decay: bl.PerRow | None = None,
+    *,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    maximize: bool = False,
+):
+    d = _decayed(p, -g if maximize else g, weight_decay)
+    return _like(p - lr * (d if buffer is None else _direction(d, buffer, momentum, nesterov)), p)
+
+
+def _sgd_of(returns_update: bool) -> Any:
+    """Declares a step of SGD: the new parameter or its update, then the new buffer if any."""
+
+    @declared(checks=SGD_CHECKS)
+    def sgd(
+        p: bl.Full,
+        g: bl.Full,
+        lr: bl.Table,
+        buffer: bl.Full | None = None,
+        step: bl.Integer | None = None,
+        weight_decay: bl.Table | None = None,
+        *,
+        momentum: float = 0.9,
+        dampening: float = 0.0,
+        nesterov: bool = False,
+    ):
+        d = direction = _decayed(p, g, weight_decay)
+        if buffer is not None:
+            new = _buffer(buffer, d, step, momentum, dampening)
+            direction = _direction(d, new, momentum, nesterov)
+        change = lr * direction
+        # An update is not rounded to the 16 bits of a parameter: p + update has one rounding.
+        first = -change if returns_update else _like(p - change, p)
+        return first if buffer is None else (first, _like(new, buffer))
+
+    return sgd
+
+
+sgd, sgd_update = _sgd_of(returns_update=False), _sgd_of(returns_update=True)
+
+
+@declared()
+@named("apply_updates")
+def parameter_plus_update(p: bl.Full, update: bl.Full):
+    return _like(p + update, p)
+
+
+# ---- Clipping ----
+
+
+@declared()
+@named("clip_by_global_norm")
+def sum_of_squares(g: bl.Full):
+    return bl.sum(g * g)
+
+
+@declared()
+@named("clip_by_global_norm")
+def pair_sums(nodes: bl.Pairs):
+    first, second = nodes
+    return first + second
+
+
+def squares(arrays: Arrays, flat: Any) -> Any:
+    """Returns `[1]`: the sum of the squares of a vector, in the tree of one row.
+
+    A long vector is cut into parts that are subtrees of the row, for several threads. Pairs of
+    their sums are then added level by level, as the tree adds them: a part without a partner moves
+    up unchanged.
+    """
+    sums, count = arrays.entry(sum_of_squares), flat.shape[0] // _PART
+    if count < _LEAST_PARTS:
+        return sums.run((flat.reshape(1, -1),), None)
+    pairs = arrays.entry(pair_sums)
+    cut = count * _PART
+    nodes = sums.run((flat[:cut].reshape(count, _PART),), None)
+    if cut < flat.shape[0]:
+        nodes = arrays.concatenated(nodes, sums.run((flat[cut:].reshape(1, -1),), None))
+    while (count := nodes.shape[0]) > 1:
+        added = pairs.run((nodes[: count // 2 * 2],), None)
+        nodes = arrays.concatenated(added, nodes[-1:]) if count % 2 else added
+    return nodes
+
+
+@declared()
+@named("clip_by_global_norm")
+def norm_and_factor(sums: bl.Full, limit: bl.PerRow):
+    norm = bl.sqrt(bl.sum(sums))
+    # The factor is min(1, limit/norm), without the NaN of 0/0.
+    return norm, bl.where(norm <= limit, 1.0, limit / norm)
+
+
+@declared()
+@named("clip_by_global_norm")
+def clipped(g: bl.Full, factor: bl.PerRow):
+    return _like(g * factor, g)

@@ -1,0 +1,1 @@
+"""Compositions of several ops as one differentiable function of JAX."""

@@ -1,0 +1,172 @@
+"""A composition as an op of torch's dispatcher, which stores its operands for the backward pass.
+
+The op serves every call: torch.compile and torch.export see one op, not one graph over all chunks.
+In forward mode, and for derivatives of gradients, its parts run one by one, each with its own
+derivatives.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge._private.torch import SingleLevelFunction, forward_ad
+from bridge.ops.compositions import Rules
+from bridge.torch._adapter.autocast import without_autocast
+from bridge.torch._adapter.autograd import is_recorded
+from bridge.torch._adapter.autograd_functions import named
+from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
+from bridge.torch._adapter.dispatcher import library
+
+_SCHEMA_TYPES = {"bool": "bool", "int": "int", "float": "float"}
+
+
+class Composition:
+    """Runs a composition on tensors.
+
+    Args:
+      rules: the composition, over the functions of tensors.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules, self.count = rules, len(rules.operands)
+        name = rules.name
+        operands = ", ".join(
+            f"Tensor{'?' if may_be_absent else ''} {operand}"
+            for operand, may_be_absent in rules.operands.items()
+        )
+        fields = dataclasses.fields(rules.options)
+        numbers = ", ".join(f"{_SCHEMA_TYPES[str(field.type)]} {field.name}" for field in fields)
+        results = ", ".join(["Tensor"] * rules.floating)
+        tags = (torch.Tag.pt2_compliant_tag,)
+        library.define(f"{name}({operands}, {numbers}) -> Tensor", tags=tags)
+        backward = f"{name}_backward"
+        library.define(
+            f"{backward}(Tensor g, {operands}, {numbers}, bool[{rules.floating}] wanted) "
+            f"-> ({results})",
+            tags=tags,
+        )
+        for key in ("CPU", "CUDA"):
+            library.impl(name, self._forward, key)
+            library.impl(backward, self._backward, key)
+        torch.library.register_fake(f"bridge::{name}", self._empty, lib=library)
+        torch.library.register_fake(f"bridge::{backward}", self._empty_gradients, lib=library)
+        library.impl(name, self._autograd, "Autograd", with_keyset=True)
+        library.impl(backward, self._autograd_of_backward, "Autograd", with_keyset=True)
+        torch.library.register_vmap(f"bridge::{name}", self._vmap, lib=library)
+        torch.library.register_vmap(f"bridge::{backward}", self._vmap_of_backward, lib=library)
+        self._op = getattr(torch.ops.bridge, name).default
+        self.backward_op = getattr(torch.ops.bridge, backward).default
+        self._record = recorder(named(_Recorded, name, False))
+
+    def run(self, operands: Sequence[Tensor | None], options: Any) -> Tensor:
+        """Returns the result for checked operands."""
+        return self._op(*operands, *dataclasses.astuple(options))  # type: ignore[no-any-return]
+
+    def _forward(self, *given: Any) -> Tensor:
+        operands, options = self._split(given)
+        device = operands[0].device.type
+        with torch.no_grad(), without_autocast(device):
+            return self.rules.forward(operands, options).contiguous()  # type: ignore[no-any-return]
+
+    def _backward(self, g: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        *given, wanted = given  # type: ignore[assignment]
+        operands, options = self._split(given)
+        with torch.no_grad(), without_autocast(g.device.type):
+            found = self.rules.gradients(g, operands, options, wanted)
+        # The results may be neither operands nor each other's memory.
+        return tuple([g.new_empty(0) if d is None else d.contiguous() for d in found])
+
+    def _split(self, given: Sequence[Any]) -> tuple[Sequence[Any], Any]:
+        return given[: self.count], self.rules.options(*given[self.count :])
+
+    def _empty(self, *given: Any) -> Tensor:
+        operands, _ = self._split(given)
+        return operands[0].new_empty(self.rules.result_shape(operands))  # type: ignore[no-any-return]
+
+    def _empty_gradients(self, g: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        wanted = given[-1]
+        found = []
+        for operand, is_wanted in zip(given, wanted, strict=False):
+            like = operand if is_wanted else g.new_empty(0)
+            found.append(like.new_empty(like.shape))
+        return tuple(found)
+
+    def _autograd(self, keys: Any, *given: Any) -> Tensor:
+        operands, options = self._split(given)
+        if _has_tangents(operands):
+            return self.rules.forward(operands, options)  # type: ignore[no-any-return]
+        below = BelowAutograd(self._op, keys)
+        if is_recorded(operands):
+            return self._record(self, below, *given)  # type: ignore[no-any-return]
+        return below(*given)  # type: ignore[no-any-return]
+
+    def _autograd_of_backward(self, keys: Any, g: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        *numbers, wanted = given
+        operands, options = self._split(numbers)
+        if _has_tangents((g, *operands)) or is_recorded((g, *operands)):
+            found = self.rules.gradients(g, operands, options, wanted)
+            return tuple([g.new_empty(0) if d is None else d for d in found])
+        return BelowAutograd(self.backward_op, keys)(g, *given)  # type: ignore[no-any-return]
+
+    def _vmap(self, info: Any, in_dims: Any, *given: Any) -> Any:
+        moved = _moved(info.batch_size, in_dims, given[: self.count], self.rules.floating)
+        return self._op(*moved, *given[self.count :]), 0
+
+    def _vmap_of_backward(self, info: Any, in_dims: Any, g: Tensor, *given: Any) -> Any:
+        count, floating = self.count, self.rules.floating
+        (cotangent,) = _moved(info.batch_size, in_dims[:1], (g,), 1)
+        moved = _moved(info.batch_size, in_dims[1:], given[:count], floating)
+        found = self.backward_op(cotangent, *moved, *given[count:])
+        dims = tuple([0 if is_wanted else None for is_wanted in given[-1]])
+        return found, dims
+
+
+def _has_tangents(operands: Sequence[Any]) -> bool:
+    return forward_ad._current_level >= 0 and any(
+        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in operands
+    )
+
+
+def _moved(size: int, in_dims: Any, operands: Sequence[Any], floating: int) -> list[Any]:
+    """Returns the operands with the batch in front; masks without it keep a size of 1."""
+    moved: list[Any] = []
+    for place, (x, dim) in enumerate(zip(operands, in_dims, strict=False)):
+        if x is None:
+            moved.append(None)
+        elif dim is not None:
+            moved.append(x.movedim(dim, 0))
+        else:
+            moved.append(x.expand(size if place < floating else 1, *x.shape))
+    return moved
+
+
+class _Recorded(SingleLevelFunction):
+    """The autograd Function that records the op."""
+
+    @staticmethod
+    def forward(ctx: Any, composition: Composition, below: BelowAutograd, *given: Any) -> Tensor:
+        count = composition.count
+        ctx.composition, ctx.numbers = composition, given[count:]
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*given[:count])
+        return below(*given)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        composition, numbers = ctx.composition, ctx.numbers
+        nothing = [None] * (2 + composition.count + len(numbers))
+        if g is None:
+            return tuple(nothing)
+        floating = composition.rules.floating
+        wanted = ctx.needs_input_grad[2 : 2 + floating]
+        g = g.to_dense() if g.is_sparse else g
+        found = composition.backward_op(g, *ctx.saved_tensors, *numbers, wanted)
+        for place, is_wanted in enumerate(wanted):
+            if is_wanted:
+                nothing[2 + place] = found[place]
+        return tuple(nothing)

@@ -1,0 +1,101 @@
+"""The functions of tensors that compositions need; `bridge.ops.compositions` describes them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge.ops import PROGRAM
+from bridge.ops.definition import Call
+from bridge.torch._adapter.arrays import entry
+from bridge.torch._adapter.autograd import call
+from bridge.torch._adapter.products import product
+
+__all__ = [
+    "concatenated",
+    "entry",
+    "expanded",
+    "filled",
+    "in_parts",
+    "is_unrolled",
+    "numbers",
+    "over_chunks",
+    "product",
+    "reshaped",
+    "rows",
+    "run",
+]
+
+
+def run(made: Call[Any]) -> Any:
+    return call(PROGRAM, made.operands, made.params)[0]
+
+
+def reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return x.reshape(shape)
+
+
+def expanded(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return x.expand(shape)
+
+
+def concatenated(arrays: Sequence[Tensor], dim: int) -> Tensor:
+    return torch.cat(list(arrays), dim)
+
+
+def filled(like: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
+    return like.new_full(shape, value)
+
+
+def numbers(like: Tensor, start: int, count: int) -> Tensor:
+    return torch.arange(start, start + count, device=like.device)
+
+
+def rows(x: Tensor, dim: int, start: int, count: int) -> Tensor:
+    return x.narrow(dim, start, count)
+
+
+is_unrolled = True
+
+
+def over_chunks(step: Callable[[int], Any], dim: int, chunks: Any) -> Any:
+    return step(chunks.start)
+
+
+def in_parts(
+    function: Callable[..., tuple[Tensor, ...]],
+    operands: Sequence[Any],
+    sizes: Sequence[int],
+    steps: Sequence[int],
+) -> tuple[Tensor, ...]:
+    if list(sizes) == list(steps):
+        return function(*operands)
+    starts = itertools.product(*map(range, [0] * len(sizes), sizes, steps))
+    parts = [[slice(i, i + n) for i, n in zip(each, steps, strict=True)] for each in starts]
+    made = [
+        function(*[None if x is None else _part(x, part, sizes) for x in operands])
+        for part in parts
+    ]
+    return tuple([_whole(results, sizes, steps) for results in zip(*made, strict=True)])
+
+
+def _part(x: Tensor, part: Sequence[slice], sizes: Sequence[int]) -> Tensor:
+    for dim, (own, size) in enumerate(zip(part, sizes, strict=True)):
+        if x.shape[dim] != 1 or size == 1:
+            x = x.narrow(dim, own.start, own.stop - own.start)
+    return x
+
+
+def _whole(results: Sequence[Tensor], sizes: Sequence[int], steps: Sequence[int]) -> Tensor:
+    """Joins the results of parts, dimension by dimension from the last one."""
+    for dim in reversed(range(len(sizes))):
+        count = sizes[dim] // steps[dim]
+        if count > 1:
+            groups = [results[i : i + count] for i in range(0, len(results), count)]
+            results = [torch.cat(list(group), dim) for group in groups]
+    (whole,) = results
+    return whole

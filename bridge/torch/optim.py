@@ -1,0 +1,255 @@
+"""Optimizers with the bits of `bridge.jax.optim`, and the interface and state of torch.optim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bridge.catalogue import optimizers
+from bridge.lang.dtypes import FLOATING
+from bridge.torch._adapter.kernels import DTYPES, dtype_word
+from bridge.torch._ops.clipping import clip_grad_norm_
+from bridge.torch._ops.optimizer_operands import Numbers, arithmetic_of, as_rows
+
+__all__ = ["SGD", "AdamW", "clip_grad_norm_"]
+
+_FLOATING = frozenset(DTYPES[name] for name in FLOATING)
+
+# The entries take operands and static arguments by position, without a public function's frame.
+_mean = optimizers.adamw_mean.entry("torch").run
+_square = optimizers.adamw_square.entry("torch").run
+_adamw = optimizers.adamw_parameter.entry("torch").run
+_buffer = optimizers.sgd_buffer.entry("torch").run
+_sgd = optimizers.sgd_parameter.entry("torch").run
+
+
+class _InPlace(torch.optim.Optimizer):
+    """A step that bridge's kernels write over the parameters and the state."""
+
+    _name: str
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates all parameters that have a gradient.
+
+        Args:
+          closure: computes the loss and the gradients again; it is called first.
+
+        Returns:
+          The loss from the closure, or None.
+
+        Raises:
+          TypeError: for a parameter or gradient that is complex, sparse or of another dtype.
+            Nothing has been written then.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        found = [list(self._with_gradients(place)) for place in range(len(self.param_groups))]
+        for group, parameters in zip(self.param_groups, found, strict=True):
+            numbers = Numbers()
+            for p, g in parameters:
+                self._update(p, g, group, numbers)
+        return loss
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Loads a state of this optimizer or of torch's.
+
+        The state of parameters of 16 bits is kept in float32, where torch would round it to the
+        parameter's dtype.
+        """
+        loaded: list[Any] = []
+        # A pre-hook of the user may replace the state, and runs before this one.
+        hook = self.register_load_state_dict_pre_hook(lambda _, state: loaded.append(state))
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            hook.remove()
+        for group, saved in zip(self.param_groups, loaded[0]["param_groups"], strict=True):
+            for p, key in zip(group["params"], saved["params"], strict=True):
+                if p.dtype in (torch.float16, torch.bfloat16):
+                    self._keep_whole(self.state.get(p, {}), loaded[0]["state"].get(key, {}))
+
+    def _keep_whole(self, own: dict[str, Any], loaded: Mapping[str, Any]) -> None:
+        for name, value in loaded.items():
+            if name != "step" and isinstance(value, Tensor):
+                own[name] = value.to(own[name].device, torch.float32)
+
+    def _with_gradients(self, place: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the parameters of a group that have gradients, after a check of both."""
+        group = self.param_groups[place]
+        for i, p in enumerate(group["params"]):
+            if (g := p.grad) is None:
+                continue
+            if p.dtype not in _FLOATING:
+                self._refuse(place, i, f"has dtype {dtype_word(p.dtype)}")
+            if g.layout is not torch.strided:
+                self._refuse(place, i, "has a sparse gradient", "a dense one")
+            if g.dtype not in _FLOATING or (g.dtype is torch.float64 and p.dtype != g.dtype):
+                found = f"has dtype {dtype_word(p.dtype)} and a gradient of {dtype_word(g.dtype)}"
+                self._refuse(place, i, found, "a gradient of the same dtype")
+            yield p, g
+
+    def _refuse(self, place: int, i: int, found: str, expected: str = "") -> None:
+        expected = expected or f"one of {', '.join(FLOATING)}"
+        names = self.param_groups[place].get("param_names")
+        name = names[i] if names else f"parameter {i} of group {place}"
+        raise TypeError(f"{self._name}: {name} {found}, expected {expected}")
+
+    def _update(self, p: Tensor, g: Tensor, group: dict[str, Any], numbers: Numbers) -> None:
+        raise NotImplementedError
+
+    def _new_state(self, p: Tensor) -> Tensor:
+        return torch.zeros_like(p, dtype=arithmetic_of(p), memory_format=torch.preserve_format)
+
+
+class AdamW(_InPlace, torch.optim.AdamW):
+    r"""AdamW in place, with the bits of `bridge.jax.optim.adamw`.
+
+    m ← β₁·m + (1 − β₁)·g, v ← β₂·v + (1 − β₂)·g² and
+    p ← p − lr·(m̂/(√v̂ + eps) + weight_decay·p), with m̂ = m/(1 − β₁ᵗ) and v̂ = v/(1 − β₂ᵗ)
+    (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019). Every operation is
+    rounded where it stands: in float32 for parameters of 16 and 32 bits, whose state is float32,
+    and in float64 for float64. `torch.optim.AdamW` has the same formula in another order of
+    operations.
+
+    Args:
+      params, lr, betas, eps, weight_decay, amsgrad, maximize: as in `torch.optim.AdamW`. lr may be
+        a tensor of one number.
+      capturable: True to keep the step count on the parameter's device, so that a step can be
+        captured into a CUDA graph.
+      foreach, fused: accepted, without effect: each parameter has its own calls.
+      differentiable: False; a step that autograd records cannot be in place.
+
+    Raises:
+      ValueError: for a number out of range, or differentiable=True.
+
+    Example:
+      >>> model = torch.nn.Linear(3, 2)
+      >>> optimizer = AdamW(model.parameters(), lr=1e-3)
+      >>> model(torch.ones(4, 3)).sum().backward()
+      >>> optimizer.step()
+    """
+
+    _name = "AdamW"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        _refuse_differentiable(self._name, differentiable)
+        super().__init__(
+            *(params, lr, betas, eps, weight_decay, amsgrad),
+            maximize=maximize,
+            capturable=capturable,
+        )
+
+    def _update(self, p: Tensor, g: Tensor, group: dict[str, Any], numbers: Numbers) -> None:
+        state = self.state[p]
+        if not state:
+            device = p.device if group["capturable"] else "cpu"
+            state["step"] = torch.zeros((), dtype=torch.float32, device=device)
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = self._new_state(p)
+            if group["amsgrad"]:
+                state["max_exp_avg_sq"] = self._new_state(p)
+        state["step"] += 1
+        m, v, largest = state["exp_avg"], state["exp_avg_sq"], state.get("max_exp_avg_sq")
+        p, g, m, v, largest = as_rows(p, g, m, v, largest)
+        lr, weight_decay = numbers.of(group["lr"], p), numbers.decay(group["weight_decay"], p)
+        step = numbers.step(state["step"], p)
+        b1, b2 = group["betas"]
+        _mean((m, g), m, b1, bool(group["maximize"]))
+        _square((v, g), v, b2)
+        if group["amsgrad"]:
+            v = torch.maximum(largest, v, out=largest)
+        _adamw((p, m, v, lr, step, weight_decay), p, b1, b2, group["eps"])
+
+
+class SGD(_InPlace, torch.optim.SGD):
+    r"""SGD with momentum in place, with the bits of `bridge.jax.optim.sgd`.
+
+    d = g + weight_decay·p; the buffer is d in the first step, then momentum·buffer +
+    (1 − dampening)·d; p ← p − lr·buffer, or p − lr·(d + momentum·buffer) with Nesterov's momentum
+    (Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013).
+    Every operation is rounded where it stands: in float32 for parameters of 16 and 32 bits, whose
+    buffer is float32, and in float64 for float64.
+
+    Args:
+      params, lr, momentum, dampening, weight_decay, nesterov, maximize: as in `torch.optim.SGD`. lr
+        may be a tensor of one number.
+      foreach, fused: accepted, without effect: each parameter has its own calls.
+      differentiable: False; a step that autograd records cannot be in place.
+
+    Raises:
+      ValueError: for a number out of range, nesterov without momentum or with dampening, or
+        differentiable=True.
+
+    Example:
+      >>> model = torch.nn.Linear(3, 2)
+      >>> optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+      >>> model(torch.ones(4, 3)).sum().backward()
+      >>> optimizer.step()
+    """
+
+    _name = "SGD"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float | Tensor = 0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        _refuse_differentiable(self._name, differentiable)
+        super().__init__(
+            *(params, lr, momentum, dampening, weight_decay, nesterov), maximize=maximize
+        )
+
+    def _update(self, p: Tensor, g: Tensor, group: dict[str, Any], numbers: Numbers) -> None:
+        momentum, maximize = group["momentum"], bool(group["maximize"])
+        buffer, is_first = None, False
+        if momentum != 0:
+            state = self.state[p]
+            buffer = state.get("momentum_buffer")
+            if buffer is None:
+                is_first, buffer = True, self._new_state(p)
+                state["momentum_buffer"] = buffer
+        p, g, buffer = as_rows(p, g, buffer)
+        lr, weight_decay = numbers.of(group["lr"], p), numbers.decay(group["weight_decay"], p)
+        if buffer is not None:
+            step = numbers.integer(1 if is_first else 2, p.device)
+            decays = momentum, group["dampening"]
+            _buffer((buffer, p, g, step, weight_decay), buffer, *decays, maximize)
+        nesterov = bool(group["nesterov"])
+        _sgd((p, g, lr, buffer, weight_decay), p, momentum, nesterov, maximize)
+
+
+def _refuse_differentiable(name: str, differentiable: bool) -> None:
+    if differentiable:
+        raise ValueError(
+            f"{name}: differentiable is True, expected False: a step is written over the "
+            "parameters; bridge.jax.optim has steps that are functions"
+        )
