@@ -16,10 +16,9 @@ from bridge._version import __version__
 try:
     from bridge import _native as _native
 except ImportError as error:
-    raise ImportError(
-        "bridge's native module is missing: this is the source folder, not an installed package. "
-        "Run `make` or `pip install -e .` first, or leave the source folder."
-    ) from error
+    from bridge._installed import why_no_native_module
+
+    raise ImportError(why_no_native_module(error)) from error
 
 from bridge import _cuda_files as _cuda_files
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from bridge.generated import wait
     from bridge.lang.roles import Full, Halves, Mask, Pairs, PerRow, Row, Table
 
-# The module of each name that is loaded when it is asked for, and needs no framework.
+# The module of each name that is loaded when it is asked for.
 _MODULES = {
     "check": "bridge.checked",
     "compare": "bridge.compared.comparison",
@@ -43,7 +42,9 @@ _MODULES = {
     **dict.fromkeys(
         ("Full", "Halves", "Mask", "Pairs", "PerRow", "Row", "Table"), "bridge.lang.roles"
     ),
+    **dict.fromkeys(("to_jax", "to_torch"), "bridge.exchange"),
 }
+_NEED_BOTH = ("compare", "to_jax", "to_torch")
 
 __all__ = [
     "Full",
@@ -70,19 +71,14 @@ def __getattr__(name: str) -> Any:
     """Loads what is asked for first: both frameworks for the functions that need both."""
     if name == "lang":
         return importlib.import_module("bridge.lang")
-    if name in _MODULES:
-        module = importlib.import_module(_MODULES[name])
-        globals()[name] = getattr(module, name)
-        return globals()[name]
-    if name not in ("to_jax", "to_torch"):
+    if name not in _MODULES:
         raise AttributeError(f"module 'bridge' has no attribute {name!r}")
-    from bridge._installed import need
+    if name in _NEED_BOTH:
+        from bridge._installed import need
 
-    for framework in ("torch", "jax"):
-        need(f"bridge.{name}", framework)
-    from bridge import exchange
-
-    globals()[name] = getattr(exchange, name)
+        for framework in ("torch", "jax"):
+            need(f"bridge.{name}", framework)
+    globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
     return globals()[name]
 
 

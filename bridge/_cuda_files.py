@@ -68,7 +68,11 @@ def misfit(arch: str, compiled: Sequence[str]) -> bool:
 def why_not() -> str | None:
     """Says in one line why CUDA cannot be used, and what to do; None if it can."""
     if why := _native.cuda_unavailable():
-        return why
+        folder, missing = find()
+        if missing:
+            return why
+        is_own = folder == Path(_native.__file__).parent
+        return f"{why}: {'build bridge again' if is_own else f'{INSTALL} --force-reinstall'}"
     count = _native.cuda_device_count()
     if count == 0 and not DRIVER.exists():
         return "there is no NVIDIA driver: install one that runs CUDA 13 (580 or newer)"

@@ -1,9 +1,12 @@
-"""Packages that a part of bridge needs, and the error for one that is not installed."""
+"""What an installation of bridge needs, and the error for each part that is missing."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import sys
+from pathlib import Path
 
 # The versions that pyproject.toml names. An extra would need an index that has bridge.
 VERSIONS = {"torch": ">=2.11,<2.16", "jax": ">=0.9.1,<0.13", "flax": ">=0.12.5"}
@@ -38,6 +41,39 @@ def need(name: str, package: str) -> None:
             f"pip install '{package}{VERSIONS[package]}'",
             name=package,
         )
+
+
+def why_no_native_module(error: ImportError, folder: Path | None = None) -> str:
+    """Says in one line why the native module cannot be imported, and what to do.
+
+    Args:
+      error: of its import.
+      folder: of the package; None for this one.
+    """
+    folder = Path(__file__).parent if folder is None else folder
+    if not folder.is_dir():
+        return (
+            f"bridge cannot run from an archive, which {folder.parent} is: its native module is a "
+            "shared library. Install it into a folder: pip install --target FOLDER bridge-ops"
+        )
+    if str(error.path).endswith(".so"):
+        return (
+            f"bridge's native module cannot be loaded: {error}. Install the wheel for this "
+            "system: pip install --force-reinstall bridge-ops"
+        )
+    there = sorted(path.name for path in folder.glob("_native.*") if path.suffix != ".pyi")
+    if there:
+        version = ".".join(map(str, sys.version_info[:3]))
+        tag = f"{sys.implementation.cache_tag}{sys.abiflags}"
+        own = f"Python {version} ({tag}, {os.uname().machine})"
+        return (
+            f"bridge is installed for another Python: it has {', '.join(there)}, and this is "
+            f"{own}. Install it with the pip of this Python: python -m pip install bridge-ops"
+        )
+    return (
+        "bridge's native module is missing: this is the source folder, not an installed package. "
+        "Run `make` or `pip install -e .` first, or leave the source folder."
+    )
 
 
 def is_older(version: str, least: str) -> bool:

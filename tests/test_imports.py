@@ -40,7 +40,8 @@ def test_nothing_of_a_framework_is_linked() -> None:
 
 
 @pytest.mark.parametrize("missing", ["torch", "jax"])
-def test_the_border_needs_both_frameworks_and_says_which_is_missing(missing: str) -> None:
+@pytest.mark.parametrize("name", ["compare", "to_torch"])
+def test_what_needs_both_frameworks_says_which_is_missing(name: str, missing: str) -> None:
     code = (
         "import sys\n"
         f"class Missing:\n"
@@ -49,10 +50,29 @@ def test_the_border_needs_both_frameworks_and_says_which_is_missing(missing: str
         f"            raise ModuleNotFoundError('No module', name={missing!r})\n"
         "sys.meta_path.insert(0, Missing())\n"
         "import bridge\n"
-        "try: bridge.to_torch\n"
+        f"try: bridge.{name}\n"
         "except ImportError as error: print(error)"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
-    assert f"bridge.to_torch needs {missing}, which is not installed" in result.stdout
+    assert f"bridge.{name} needs {missing}, which is not installed" in result.stdout
+
+
+def test_check_without_a_framework_says_what_to_install() -> None:
+    code = (
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name in ('torch', 'jax'):\n"
+        "            raise ModuleNotFoundError('No module', name=name)\n"
+        "sys.meta_path.insert(0, Missing())\n"
+        "import bridge, numpy\n"
+        "@bridge.op\n"
+        "def twice(x: bridge.Full): return 2 * x\n"
+        "try: bridge.check(twice, numpy.ones((2, 3)))\n"
+        "except ImportError as error: print(error)"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert "bridge.check needs torch or jax, and neither is installed: pip install" in done.stdout

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import re
 from pathlib import Path
 from types import ModuleType
@@ -25,16 +26,16 @@ REFERENCE = DOCS / "reference"
 NAVIGATION = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
 PAGES = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
 INSIDE = re.findall(r"(\S+\.md)$", NAVIGATION.partition("- Inside:")[2], re.MULTILINE)
-# The page of each public module. A drop-in module is a file of bridge/torch.
+# A drop-in module is a file of bridge/torch.
+DROP_INS = "bridge.torch.{}"
+DROP_IN_FILES = [file.stem for file in (ROOT / "bridge" / "torch").glob("[!_]*.py")]
+# The page of each public module.
 MODULES = {
     "bridge.jax.nnx": "nnx.md",
     "bridge.jax.optim": "optim.md",
     "bridge.testing": "testing.md",
     **{f"bridge.{name}": f"{name}.md" for name in ("torch", "jax", "lang")},
-    **{
-        f"bridge.torch.{file.stem}": f"{file.stem}.md"
-        for file in (ROOT / "bridge" / "torch").glob("[!_]*.py")
-    },
+    **{DROP_INS.format(stem): f"{stem}.md" for stem in DROP_IN_FILES},
     "bridge": "bridge.md",
 }
 of_each_module = pytest.mark.parametrize("module", sorted(MODULES))
@@ -93,6 +94,25 @@ def test_every_public_name_has_an_example(module: str) -> None:
         if ">>>" not in (value.__doc__ or "") and not re.search(rf"\b{name}\b", code)
     ]
     assert not without, f"write an example for each of them: {without}"
+
+
+@pytest.mark.parametrize("module", [*map(DROP_INS.format, sorted(DROP_IN_FILES))])
+def test_the_arguments_of_drop_in_functions_are_described(module: str) -> None:
+    """Names of originals say little: `Args` tells shape and meaning of each argument."""
+    without = {}
+    for name, value in public_names(importlib.import_module(module)).items():
+        if not inspect.isfunction(value):
+            continue
+        described = (value.__doc__ or "").partition("Args:")[2]
+        missing = [p for p in inspect.signature(value).parameters if not _has_entry(described, p)]
+        if missing:
+            without[name] = missing
+    assert not without, f"write Args for them: {without}"
+
+
+def _has_entry(text: str, parameter: str) -> bool:
+    """True if a line of Args names the parameter before its colon, alone or with others."""
+    return re.search(rf"(?:^ +|, |; ){parameter}(?:, \w+)*: ", text, re.MULTILINE) is not None
 
 
 @of_each_module

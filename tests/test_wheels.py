@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge import _cuda_files, _native
-from bridge._installed import VERSIONS, is_older, need
+from bridge._installed import VERSIONS, is_older, need, why_no_native_module
 from bridge._version import __version__
 from scripts import build_wheels, try_wheels
 
@@ -166,6 +166,7 @@ def test_architectures_that_kernels_run_on(arch: str, compiled: list[str], expec
     ("missing", "devices", "arch", "driver", "words"),
     [
         ("no CUDA kernels", 0, "", True, "no CUDA kernels"),
+        ("invalid ELF header", 0, "", True, f"invalid ELF header: {_cuda_files.INSTALL} --force"),
         ("", 0, "", False, "there is no NVIDIA driver: install one"),
         ("", 0, "", True, "CUDA_VISIBLE_DEVICES may hide them, or the driver may be older"),
         ("", 1, "sm_75", True, "device 0 is sm_75, and the kernels are compiled for 80, 90"),
@@ -181,6 +182,8 @@ def test_the_reason_why_cuda_is_not_usable(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    found = (None, missing) if missing.startswith("no CUDA") else (tmp_path, "")
+    monkeypatch.setattr(_cuda_files, "find", lambda: found)
     monkeypatch.setattr(_native, "cuda_unavailable", lambda: missing)
     monkeypatch.setattr(_native, "cuda_device_count", lambda: devices)
     monkeypatch.setattr(_native, "cuda_arch", lambda device: arch)
@@ -225,12 +228,59 @@ def test_a_framework_that_is_too_old_is_refused(
     need("bridge.x", "old_one")
 
 
+@pytest.mark.parametrize(
+    ("files", "path", "words"),
+    [
+        (None, None, "cannot run from an archive"),
+        ([], None, "this is the source folder"),
+        (["_native.pyi"], None, "this is the source folder"),
+        (
+            ["_native.cpython-399-x.so"],
+            None,
+            "another Python: it has _native.cpython-399",
+        ),
+        (["_native.abi3.so"], "_native.abi3.so", "cannot be loaded: GLIBC_2.99 not found"),
+    ],
+)
+def test_the_reason_why_there_is_no_native_module(
+    files: list[str] | None, path: str | None, words: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "bridge"
+    if files is not None:
+        folder.mkdir()
+        for name in files:
+            (folder / name).touch()
+    error = ImportError("GLIBC_2.99 not found", name="_native", path=path)
+    said = why_no_native_module(error, folder)
+    assert words in said
+    assert "\n" not in said
+
+
 def test_environments_have_the_versions_of_their_files() -> None:
     found = {each.name: each.packages() for each in try_wheels.ENVIRONMENTS}
     assert "torch==2.11.0" in found["oldest"]
     assert "jaxlib==0.9.1" in found["oldest"]
     assert not any(line.startswith("jax") for line in found["torch"])
     assert found["neither"] == ["numpy", "ml_dtypes"]
+
+
+def test_an_environment_whose_frameworks_cannot_be_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are tried all the same, and the exit status tells."""
+
+    said = "WARNING: x\nERROR: no torch here\n"
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, "download" in command, "", said)
+
+    monkeypatch.setattr(try_wheels, "FOLDER", tmp_path)
+    monkeypatch.setattr(try_wheels, "find_python", lambda version: "python")
+    monkeypatch.setattr(try_wheels.subprocess, "run", run)
+    (environment,) = (e for e in try_wheels.ENVIRONMENTS if e.name == "oldest")
+    assert "torch==2.11.0" in (why := environment.make() or "")
+    assert why.endswith(": ERROR: no torch here")
+    assert not (environment.folder / "made").exists()
 
 
 def test_only_python_is_on_the_path_of_an_environment() -> None:

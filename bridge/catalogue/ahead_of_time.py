@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from bridge.catalogue import bias_dropout_add, bias_gelu, cross_entropy, gates, norms
+from bridge.catalogue import (
+    bias_dropout_add,
+    bias_gelu,
+    cross_entropy,
+    framework_functions,
+    gates,
+    norms,
+)
 from bridge.catalogue.softmax_programs import jacobian_program, softmax_program
 from bridge.generated.requests import Request
 from bridge.lang import codes
@@ -43,8 +50,15 @@ OPS: dict[str, tuple[Any, tuple[str, ...], dict[str, Any]]] = {
 # Less frequent calls, compiled for CPUs only.
 ON_CPU: dict[str, tuple[Any, tuple[str, ...], dict[str, Any]]] = {
     "swiglu packed + bias": (gates.packed_glu, ("bias", "up_bias"), {}),
+    # The functions of torch and JAX that `invariant` runs, and bridge has no name for.
+    "silu": (framework_functions.silu, (), {}),
+    "mean": (framework_functions.mean, (), {}),
+    "weighted cross_entropy": (framework_functions.weighted_losses, (), {}),
 }
 DTYPES = ("float32", "bfloat16")
+
+# Operands that have no gradient in any call.
+CONSTANT = {"weighted cross_entropy": ("weight",)}
 
 # Operands that fine-tuning may freeze together, as low-rank adapters do. The backward pass towards
 # the others is another program, compiled too.
@@ -101,6 +115,9 @@ def requests() -> Iterator[Request]:
         yield from requests_of(name, dtype)
     for name, dtype in itertools.product(FROZEN, DTYPES):
         yield frozen_request_of(name, dtype)
+    # The mean of losses in `invariant`; losses are float32 where logits have fewer bits.
+    found = traced(framework_functions.weighted_mean.declaration, (True, True))
+    yield from itertools.islice(usual_requests(found, "float32"), 2)
 
 
 def cuda_requests() -> Iterator[Request]:
@@ -117,19 +134,24 @@ def cuda_requests() -> Iterator[Request]:
 
 def requests_of(name: str, dtype: str) -> Iterator[Request]:
     """Yields the programs of a training step: forward, forward with residuals, and backward."""
-    yield from itertools.islice(usual_requests(_traced(name, dtype), dtype), _passes(name))
+    yield from _requests_without(CONSTANT.get(name, ()), name, dtype)
 
 
 def frozen_request_of(name: str, dtype: str) -> Request:
     """Returns an op's backward pass towards the operands that are not frozen."""
+    *_, reverse = _requests_without(FROZEN[name], name, dtype)
+    return reverse
+
+
+def _requests_without(frozen: tuple[str, ...], name: str, dtype: str) -> Iterator[Request]:
+    """Yields the programs of a training step, without gradients of these operands."""
     found = _traced(name, dtype)
     towards = [
         i
         for i, operand in enumerate(found.program.operands)
-        if operand.dtype == "float" and operand.name not in FROZEN[name]
+        if operand.dtype == "float" and operand.name not in frozen
     ]
-    *_, reverse = itertools.islice(requests_towards([towards], found, dtype), _passes(name))
-    return reverse
+    yield from itertools.islice(requests_towards([towards], found, dtype), _passes(name))
 
 
 def _passes(name: str) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from bridge._installed import VERSIONS
 from bridge.checked.comparisons import BrokenPromiseError
 from bridge.checked.example import Example
 from bridge.checked.promises import PROMISES, DoesNotApplyError
@@ -100,7 +101,10 @@ def check(f: DeclaredOp, /, *example: Any, quiet: bool = False, **static: Any) -
         raise TypeError(f"bridge.check: got {type(f).__name__}, expected a result of bridge.op")
     e = Example(f, example, static)
     if not e.frameworks:
-        raise ImportError("bridge.check needs PyTorch or JAX, and neither is installed")
+        wanted = " or ".join(f"'{name}{VERSIONS[name]}'" for name in ("torch", "jax"))
+        raise ImportError(
+            f"bridge.check needs torch or jax, and neither is installed: pip install {wanted}"
+        )
     report = Report(str(e), [])
     cause: Exception | None = None
     for promise, run in PROMISES.items():

@@ -12,7 +12,7 @@ import os
 import resource
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ def _spelled(key: str) -> str:
 def collect() -> dict[str, dict[str, Any]]:
     """Returns every fact by section, in JSON's types."""
     build = bridge.build_info()
+    frameworks = {"torch": _torch(), "jax": _jax()}
+    usable = [name for name, f in frameworks.items() if f["installed"] and "why_not" not in f]
     return {
         "versions": machine.versions() | {"commit": machine.commit()},
         "build": {
@@ -80,20 +82,30 @@ def collect() -> dict[str, dict[str, Any]]:
             "cuda_archs": build["cuda_archs"],
             "native_module": _native.__file__,
         },
-        "processor": {
-            "name": machine.processor(),
-            "cores": machine.cores(),
-            "isas_compiled_in": build["cpu_isas"],
-            "isas_usable": usable_isas(),
-            "isa_in_use": build["cpu_isa"],
-            "isa_forced_by_environment": os.environ.get("BRIDGE_CPU_ISA"),
-        },
-        "torch": _torch(),
-        "jax": _jax(),
+        "processor": _processor(),
+        **frameworks,
         "cuda": _cuda(),
-        "allocators": _allocators(),
+        "allocators": _allocators(usable),
         "memory": _memory(),
     }
+
+
+def _processor() -> dict[str, Any]:
+    build, usable = bridge.build_info(), usable_isas()
+    forced = os.environ.get("BRIDGE_CPU_ISA")
+    facts: dict[str, Any] = {
+        "name": machine.processor(),
+        "cores": machine.cores(),
+        "isas_compiled_in": build["cpu_isas"],
+        "isas_usable": usable,
+        "isa_in_use": build["cpu_isa"],
+        "isa_forced_by_environment": forced,
+    }
+    if forced and forced not in usable:
+        expected = ", ".join(usable)
+        facts["isa_in_use"] = None
+        facts["why_not"] = f"BRIDGE_CPU_ISA is {forced!r}, expected one of {expected}, or no value"
+    return facts
 
 
 def usable_isas() -> list[str]:
@@ -114,9 +126,25 @@ def usable_isas() -> list[str]:
     return usable
 
 
+def _why_not(framework: str) -> str | None:
+    """Says why a framework cannot be used: a part is missing, or its version is not supported."""
+    try:
+        need(f"bridge.{framework}", framework)
+    except Exception as error:  # the import of an installation that is damaged raises any
+        return _one_line(error)
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    said = str(error).strip().splitlines() or [""]
+    return said[0] if isinstance(error, ImportError) else f"{type(error).__name__}: {said[0]}"
+
+
 def _torch() -> dict[str, Any]:
     if importlib.util.find_spec("torch") is None:
         return {"installed": False}
+    if (why := _why_not("torch")) is not None:
+        return {"installed": True, "why_not": why}
     import torch
 
     facts: dict[str, Any] = {
@@ -144,22 +172,21 @@ _OTHER_CLIENT = "XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT"
 def _jax() -> dict[str, Any]:
     if importlib.util.find_spec("jax") is None:
         return {"installed": False}
+    if (why := _why_not("jax")) is not None:
+        return {"installed": True, "why_not": why}
     import jax
 
-    devices = jax.devices()
     facts: dict[str, Any] = {
         "installed": True,
-        "backend": jax.default_backend(),
-        "devices": [str(device) for device in devices],
         "x64": bool(jax.config.read("jax_enable_x64")),
         "xla_flags": os.environ.get("XLA_FLAGS"),
         _OTHER_CLIENT: os.environ.get(_OTHER_CLIENT),
     }
     try:
-        need("bridge.jax", "jax")
-    except ImportError as error:  # a version that bridge does not support
-        facts["why_not"] = str(error)
-    return facts
+        devices = [str(device) for device in jax.devices()]
+    except RuntimeError as error:  # no backend starts
+        return facts | {"why_not": _one_line(error)}
+    return facts | {"backend": jax.default_backend(), "devices": devices}
 
 
 # Settings of both allocators for a GPU that they share. JAX takes three quarters of the GPU's
@@ -173,10 +200,10 @@ ALLOCATOR_VARIABLES = (
 )
 
 
-def _allocators() -> dict[str, Any]:
-    """Returns the memory that torch's and JAX's allocators hold on each GPU, and their settings."""
+def _allocators(frameworks: Sequence[str]) -> dict[str, Any]:
+    """Returns the memory that allocators of frameworks hold on each GPU, and their settings."""
     facts: dict[str, Any] = {name: os.environ.get(name) for name in ALLOCATOR_VARIABLES}
-    if importlib.util.find_spec("torch") is not None:
+    if "torch" in frameworks:
         import torch
 
         if torch.cuda.is_available():
@@ -189,7 +216,7 @@ def _allocators() -> dict[str, Any]:
                     "device_bytes_free": free,
                     "device_bytes": total,
                 }
-    if importlib.util.find_spec("jax") is not None:
+    if "jax" in frameworks:
         import jax
 
         for device in jax.local_devices():

@@ -99,7 +99,9 @@ def cached(
             return found
         failure = found.with_suffix(".failed")
         if again is False and _is_of_today(failure):
-            raise CompileError(f"{failure.read_text()}\nRemove {failure} to try again")
+            raise CompileError(
+                f"{failure.read_text(errors='replace')}\nRemove {failure} to try again"
+            )
         if make is None:
             raise CompileError("not compiled yet")
         _remove_abandoned(folder)
@@ -126,7 +128,10 @@ def cached(
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
         if isinstance(error, CompileError):
             raise
-        raise CompileError(f"the cache cannot be used: {error}; set BRIDGE_CACHE_DIR") from error
+        raise CompileError(
+            f"the cache cannot be used: {error}; set BRIDGE_CACHE_DIR to a folder that this user "
+            "can write"
+        ) from error
 
 
 @functools.cache

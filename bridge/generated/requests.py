@@ -116,7 +116,8 @@ class Request:
             what = f"{self.name} runs"
         else:
             # A derivative is called through its function.
-            what = f"{self.name.rpartition(' of ')[2]} and all other declared ops run"
+            name = self.name.rpartition(" of ")[2]
+            what = f"{name} and all programs that the build has not compiled run"
         where = " on CUDA" if self.arch else ""
         with contextlib.suppress(Warning):  # no caller could catch it as an error
             warnings.warn(

@@ -206,12 +206,22 @@ def bias_gelu(bias: Tensor, y: Tensor) -> Tensor:
 
     `bias` may have any shape that broadcasts with y's. Errors and dtypes are those of
     `bridge.torch.bias_gelu`, which also has other forms of GELU.
+
+    Args:
+      bias: of any shape that broadcasts with that of y.
+      y: of any shape and floating-point dtype.
     """
     return broadcast_bias_gelu(y, bias)
 
 
 def bias_gelu_back(g: Tensor, bias: Tensor, y: Tensor) -> Tensor:
-    """Returns g·gelu′(y + bias) in full size: the gradient of y, and of bias before the sum."""
+    """Returns g·gelu′(y + bias) in full size: the gradient of y, and of bias before the sum.
+
+    Args:
+      g: of the shape of the result, its gradient.
+      bias: of any shape that broadcasts with that of y.
+      y: of any shape and floating-point dtype.
+    """
     return broadcast_bias_gelu_back(g, y, bias)
 
 
@@ -220,7 +230,12 @@ class GeLUFunction(Function, metaclass=DropIn):
 
     @staticmethod
     def apply(input: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
-        """Returns gelu(input + bias); `bias` may have any shape that broadcasts."""
+        """Returns gelu(input + bias); `bias` may have any shape that broadcasts.
+
+        Args:
+          input: of any shape and floating-point dtype.
+          bias: of any shape that broadcasts.
+        """
         return broadcast_bias_gelu(input, bias)
 
     @staticmethod
@@ -248,6 +263,11 @@ def bias_dropout_add_fused_train(
     pass over memory; do not expand it to the shape of x, which needs another pass. The mask comes
     from the device's generator, as in `torch.nn.functional.dropout`; the host does not wait.
 
+    Args:
+      x_with_bias: the pair (x, bias) of floating-point tensors; bias may be None.
+      residual: of any shape that broadcasts with that of x.
+      prob: the probability of an element to become 0.
+
     Raises:
       TypeError, ValueError: as `bridge.torch.bias_dropout_add`; prob is outside [0, 1].
     """
@@ -268,6 +288,11 @@ def bias_dropout_add_fused_inference(
       writing x (an inference tensor outside of inference mode).
 
     In inference mode torch does not know views: there x is written even if it is a view.
+
+    Args:
+      x_with_bias: the pair (x, bias) of floating-point tensors; bias may be None.
+      residual: of any shape that broadcasts with that of x.
+      prob: a probability, which is only checked.
     """
     return _bias_dropout_add_func(x_with_bias, residual, prob, False)
 
@@ -275,14 +300,23 @@ def bias_dropout_add_fused_inference(
 def get_bias_dropout_add(
     training: bool, fused: bool
 ) -> Callable[[tuple[Tensor, Tensor | None], Tensor, float], Tensor]:
-    """`bias_dropout_add_fused_train` or `…_inference`; the fused one for `fused=False` too."""
+    """`bias_dropout_add_fused_train` or `…_inference`; the fused one for `fused=False` too.
+
+    Args:
+      training: True for the function with dropout.
+      fused: of no effect.
+    """
     return bias_dropout_add_fused_train if training else bias_dropout_add_fused_inference
 
 
 def bias_dropout_add_unfused(
     training: bool,
 ) -> Callable[[tuple[Tensor, Tensor | None], Tensor, float], Tensor]:
-    """Returns `get_bias_dropout_add(training, fused=False)`."""
+    """Returns `get_bias_dropout_add(training, fused=False)`.
+
+    Args:
+      training: True for the function with dropout.
+    """
     return get_bias_dropout_add(training, False)
 
 

@@ -28,12 +28,21 @@ class BiasGeLUFunction(GeLUFunction):
 
 
 def new_gelu(inp: Tensor) -> Tensor:
-    """tanh-GELU with √(2/π) at full precision, as Hugging Face's "gelu_new"."""
+    """tanh-GELU with √(2/π) at full precision, as Hugging Face's "gelu_new".
+
+    Args:
+      inp: of any shape and floating-point dtype.
+    """
     return bias_gelu(inp, approximate="tanh")
 
 
 def bias_new_gelu(inp: Tensor, bias: Tensor) -> Tensor:
-    """`new_gelu(inp + bias)` in one pass; `bias` may have any shape that broadcasts."""
+    """`new_gelu(inp + bias)` in one pass; `bias` may have any shape that broadcasts.
+
+    Args:
+      inp: of any shape and floating-point dtype.
+      bias: of any shape that broadcasts.
+    """
     return broadcast_bias_gelu(inp, bias)
 
 
@@ -45,6 +54,13 @@ def bias_dropout(
     `bias` may have any shape that broadcasts; only `[d]` is added in the same pass. x and bias are
     never written. `inplace` has no visible effect, as in the original: there it allows dropout to
     overwrite the sum, which no caller sees; here the sum is never stored.
+
+    Args:
+      x: of any shape and floating-point dtype.
+      bias: of any shape that broadcasts, or None.
+      p: the probability of an element to become 0.
+      training: False for x + bias.
+      inplace: of no visible effect.
 
     Raises:
       TypeError, ValueError: as `bridge.torch.bias_dropout_add`; p is outside [0, 1].

@@ -95,7 +95,11 @@ def fused_add_rms_norm(
 
 
 def silu_and_mul(out: Tensor, input: Tensor) -> None:
-    """Writes silu(gate)·up into `out`, for `input` `[..., 2d]` with the gate in its first half.
+    """Writes silu(gate)·up into `out`; the gate is the first half of each row.
+
+    Args:
+      out: `[..., d]`, of the dtype of `input`.
+      input: `[..., 2d]`, of dtype float16, bfloat16, float32 or float64.
 
     Raises:
       TypeError, ValueError: as `bridge.torch.glu`, or `out` is not `[..., d]` of input's dtype.
@@ -104,17 +108,29 @@ def silu_and_mul(out: Tensor, input: Tensor) -> None:
 
 
 def gelu_and_mul(out: Tensor, input: Tensor) -> None:
-    """`silu_and_mul` with gate·Φ(gate)."""
+    """`silu_and_mul` with gate·Φ(gate).
+
+    Args:
+      out, input: as for `silu_and_mul`.
+    """
     glu(input, activation="gelu", out=out)
 
 
 def gelu_tanh_and_mul(out: Tensor, input: Tensor) -> None:
-    """`silu_and_mul` with GELU by tanh."""
+    """`silu_and_mul` with GELU by tanh.
+
+    Args:
+      out, input: as for `silu_and_mul`.
+    """
     glu(input, activation="gelu_tanh", out=out)
 
 
 def log_softmax(input: Tensor, dim: int = -1) -> Tensor:
     """Returns `bridge.torch.log_softmax(input)`.
+
+    Args:
+      input: `[..., d]`, of dtype float16, bfloat16, float32 or float64.
+      dim: the last dimension.
 
     Raises:
       TypeError, ValueError: as `bridge.torch.log_softmax`, or `dim` is not the last dimension.

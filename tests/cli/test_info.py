@@ -60,6 +60,49 @@ def test_info_says_that_a_framework_is_too_old(monkeypatch):
     assert "why_not" in info._torch()
 
 
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            "raise ImportError('libtorch_cpu.so: cannot open\\nmore')",
+            "libtorch_cpu.so: cannot open",
+        ),
+        ("raise RuntimeError('other jaxlib')", "RuntimeError: other jaxlib"),
+        ("__version__ = '0.1.0'", "0.1.0 is installed: pip install"),
+    ],
+)
+def test_info_of_a_framework_that_cannot_be_imported(framework, code, words, tmp_path, monkeypatch):
+    (tmp_path / f"{framework}.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = python("-m", "bridge", "info", "--json")
+    assert found.returncode == 0, found.stderr
+    why = json.loads(found.stdout)[framework]["why_not"]
+    assert words in why
+    assert "\n" not in why
+
+
+def test_info_where_no_backend_of_jax_starts(monkeypatch):
+    jax = pytest.importorskip("jax")
+
+    def devices():
+        raise RuntimeError("Unable to initialize backend 'tpu'\nmore")
+
+    monkeypatch.setattr(jax, "devices", devices)
+    monkeypatch.setattr(jax, "local_devices", devices)
+    facts = info.collect()
+    assert facts["jax"]["why_not"] == "RuntimeError: Unable to initialize backend 'tpu'"
+
+
+def test_info_of_an_instruction_set_that_does_not_exist(monkeypatch):
+    monkeypatch.setenv("BRIDGE_CPU_ISA", "x86-64-v9")
+    found = python("-m", "bridge", "info", "--json")
+    assert found.returncode == 0, found.stderr
+    processor = json.loads(found.stdout)["processor"]
+    assert "BRIDGE_CPU_ISA is 'x86-64-v9', expected one of" in processor["why_not"]
+    assert processor["isa_in_use"] is None
+
+
 def test_info_as_a_table(capsys, monkeypatch):
     monkeypatch.setenv("XLA_PYTHON_CLIENT_USE_TFRT_GPU_CLIENT", "not set to 0 or 1")
     before = bridge.build_info()["cpu_isa"]

@@ -49,7 +49,7 @@ class LikeFirst(Declared):
         return dtypes[0]
 
 
-def _beside(x: Any, array: Any) -> Any:
+def beside(x: Any, array: Any) -> Any:
     """Converts a NumPy array to the framework of x."""
     if hasattr(x, "new_tensor"):
         import torch
@@ -58,18 +58,18 @@ def _beside(x: Any, array: Any) -> Any:
     return array
 
 
-def _labels(x: Any) -> Any:
+def labels_of(x: Any) -> Any:
     rows = x.shape[:-1]
-    return _beside(x, np.arange(int(np.prod(rows))).reshape(rows) * 7 % x.shape[-1])
+    return beside(x, np.arange(int(np.prod(rows))).reshape(rows) * 7 % x.shape[-1])
 
 
 def _mask(x: Any) -> Any:
-    return _beside(x, np.arange(int(np.prod(x.shape))).reshape(x.shape) * 5 % 7 < 3)
+    return beside(x, np.arange(int(np.prod(x.shape))).reshape(x.shape) * 5 % 7 < 3)
 
 
 def _cross_entropy(ops: Any, x: Any) -> Any:
     options = {"label_smoothing": 0.1, "z_loss": 1e-3, "softcap": 9.0}
-    return ops.cross_entropy(x, _labels(x), reduction="none", ignore_index=0, **options)
+    return ops.cross_entropy(x, labels_of(x), reduction="none", ignore_index=0, **options)
 
 
 def _cases(shape: tuple[int, ...]) -> list[Declared]:
@@ -141,7 +141,7 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
         made += [
             Declared(
                 "token_log_probs",
-                lambda o, x: o.token_log_probs(x, _labels(x), scale=0.5),
+                lambda o, x: o.token_log_probs(x, labels_of(x), scale=0.5),
                 (shape,),
                 rows,
                 True,

@@ -12,6 +12,7 @@ import numpy as np
 from tests.cases import BiasDropoutAdd, BiasGelu, Case, Inputs, Softmax
 from tests.frameworks import DTYPES, FORMS
 from tests.golden.catalogue import CATALOGUE, Declared
+from tests.golden.invariant import INVARIANT, Own
 from tests.golden.products import LinearCrossEntropy
 
 BITS = Path(__file__).with_name("bits.json")
@@ -41,6 +42,7 @@ CASES: tuple[Case, ...] = (
     LinearCrossEntropy((5, 3)),
     LinearCrossEntropy((17, 9)),
     LinearCrossEntropy((4, 1300)),
+    *INVARIANT,
 )
 # Dtypes of x and bias, and of a residual if there is one.
 _MIXES = (
@@ -54,7 +56,7 @@ def dtypes_of(case: Case) -> list[tuple[str, ...]]:
     """Returns tuples with one dtype for all arguments, or one for each."""
     own: list[tuple[str, ...]] = [(dtype,) for dtype in DTYPES]
     count = len(case.argument_shapes())
-    if isinstance(case, LinearCrossEntropy):  # which takes one dtype
+    if isinstance(case, LinearCrossEntropy | Own):  # which takes one dtype
         return own
     if isinstance(case, Declared):  # three dtypes, and one mix of some
         mix = ("bfloat16", "float32", "bfloat16", "float16")

@@ -226,13 +226,13 @@ class TwoRanks:
         return 2
 
 
-def test_smoothing_that_is_more_than_all() -> None:
+def test_smoothing_that_is_negative_or_more_than_all() -> None:
     for columns in (4, 1):
-        share = f"at most {columns - 1} / {columns}"
-        with pytest.raises(ValueError, match=f"label_smoothing is 0.9, expected {share}"):
-            megatron.vocab_parallel_cross_entropy(
-                torch.zeros(2, columns), torch.zeros(2, dtype=torch.int64), 0.9
-            )
+        logits, labels = torch.zeros(2, columns), torch.zeros(2, dtype=torch.int64)
+        for smoothing in (0.9, -0.5):
+            words = f"label_smoothing is {smoothing}, expected 0 to {columns - 1} / {columns}"
+            with pytest.raises(ValueError, match=words):
+                megatron.vocab_parallel_cross_entropy(logits, labels, smoothing)
 
 
 def test_the_z_loss_of_capped_logits_of_16_bits() -> None:

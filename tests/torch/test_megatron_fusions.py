@@ -393,7 +393,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a clamp of zero": (
         lambda: megatron.clamped_swiglu(X, 0.0),
         ValueError,
-        "limit is 0.0, expected a positive number",
+        "clamp_value is 0.0, expected a positive number",
     ),
     "weights for each column": (
         lambda: megatron.weighted_swiglu(X, torch.ones(6)),
@@ -421,7 +421,7 @@ def test_refused(call: Any, error: type[Exception], words: str) -> None:
         (lambda: megatron.bias_swiglu_impl(X.int(), None), TypeError, "swiglu: gate has dtype int"),
         (lambda: megatron.weighted_swiglu(X, W.int()), TypeError, "swiglu: weight has dtype int"),
         (lambda: megatron.weighted_swiglu(X, W[1:]), ValueError, "swiglu: weights has shape"),
-        (lambda: megatron.clamped_swiglu(X, -1.0), ValueError, "swiglu: limit is -1.0"),
+        (lambda: megatron.clamped_swiglu(X, -1.0), ValueError, "swiglu: clamp_value is -1.0"),
         (lambda: megatron.bias_swiglu(X, X[0, 1:]), ValueError, "swiglu: bias has shape [11]"),
         (lambda: megatron.swiglu_back(X, X), ValueError, "swiglu_back: g has shape [5, 12]"),
         (lambda: megatron.bias_geglu(X[0], X.int()), TypeError, "geglu: gate has dtype int32"),

@@ -365,6 +365,9 @@ def test_a_failure_is_remembered_for_a_day(tmp_path: Path, monkeypatch: pytest.M
             nodes._Nodes().compile(again)
         assert len(tries) == count
     (failure,) = tmp_path.glob("*.failed")
+    failure.write_bytes(b"\xff\xfe")  # damaged
+    with pytest.raises(CompileError, match=r"failed to try again"):
+        nodes._Nodes().compile()
     os.utime(failure, (0, 0))
     with pytest.raises(CompileError, match="no such header"):
         nodes._Nodes().compile()

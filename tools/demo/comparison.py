@@ -34,7 +34,7 @@ def comparison(found: dict[str, Any]) -> list[list[str]]:
     """Returns rows with the differences between the frameworks, and their speed."""
     rows = _differing(found["agreement"], OPS)
     for what in ("largest", "mean"):
-        distances = [f"{found['distance'][ops][what]:.2e}" for ops in BOTH]
+        distances = [_number(found["distance"][ops][what]) for ops in BOTH]
         rows.append([f"embeddings, {what} difference", *distances])
     return rows + _rates("sentences", found["rates"])
 
@@ -54,7 +54,7 @@ def training_comparison(training: dict[str, Any]) -> list[list[str]]:
     for framework, name in FRAMEWORKS.items():
         losses = [f"{training['curves'][ops][framework][-20:].mean():.4f}" for ops in BOTH]
         rows.append([f"{name}, loss of the last 20 steps", *losses])
-    gaps = [f"{training['gap'][ops]['largest']:.1e}" for ops in BOTH]
+    gaps = [_number(training["gap"][ops]["largest"]) for ops in BOTH]
     rows.append(["largest difference of the curves", *gaps])
     rows += _differing(training["agreement"], gpt.OPS)
     return rows + _rates("steps", training["steps_per_second"])
@@ -86,6 +86,10 @@ def _rates(what: str, rates: dict[str, dict[str, float]]) -> list[list[str]]:
         [f"{name}, {what} per second", *(f"{rates[framework][ops]:.0f}" for ops in BOTH)]
         for framework, name in FRAMEWORKS.items()
     ]
+
+
+def _number(value: float) -> str:
+    return f"{value:.1e}" if value else "0"
 
 
 def _share(count: int, elements: int) -> str:

@@ -118,9 +118,10 @@ def _draw_training(training: dict[str, Any]) -> Figure:
                 label=f"{name}, {label}",
             )
         gap = np.abs(curves[ops]["torch"] - curves[ops]["jax"])
-        # A logarithmic axis cannot show a difference of 0.
         colour = OURS if ops == "bridge" else "#8c959f"
-        gaps.semilogy(np.maximum(gap, 1e-8), color=colour, linewidth=1.0, label=label)
+        gaps.plot(gap, color=colour, linewidth=2.0 if ops == "bridge" else 1.0, label=label)
+    gaps.set_yscale("symlog", linthresh=1e-5)  # which has a place for 0
+    gaps.set_ylim(bottom=-2e-6)
     losses.set_title("Loss, nats per character", fontsize=10, loc="left")
     gaps.set_title("Difference of the loss, torch against JAX", fontsize=10, loc="left")
     gaps.set_xlabel("step")

@@ -124,6 +124,13 @@ def fused_layer_norm_affine(
     Under autocast all tensors except float64 ones are converted to its dtype first, as in the
     original. `memory_efficient` changes nothing.
 
+    Args:
+      input: of a floating-point dtype; its last dimensions have the shape normalized_shape.
+      weight, bias: of shape normalized_shape, of any floating-point dtypes.
+      normalized_shape: the size of the last dimension, or the sizes of several.
+      eps: a positive number.
+      memory_efficient: of no effect.
+
     Raises:
       TypeError, ValueError: as `bridge.torch.layer_norm`; a shape that is not normalized_shape.
     """
@@ -135,7 +142,14 @@ def fused_layer_norm_affine(
 def fused_layer_norm(
     input: Tensor, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
 ) -> Tensor:
-    """`fused_layer_norm_affine` without weight and bias."""
+    """`fused_layer_norm_affine` without weight and bias.
+
+    Args:
+      input: of a floating-point dtype; its last dimensions have the shape normalized_shape.
+      normalized_shape: the size of the last dimension, or the sizes of several.
+      eps: a positive number.
+      memory_efficient: of no effect.
+    """
     if is_overridden(given := (input,)):
         return hand_over(given)  # type: ignore[no-any-return]
     return FusedLayerNormFunction.apply(*cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
@@ -149,7 +163,15 @@ def mixed_dtype_fused_layer_norm_affine(
     eps: float = 1e-6,
     memory_efficient: bool = False,
 ) -> Tensor:
-    """`fused_layer_norm_affine` in the dtype of weight."""
+    """`fused_layer_norm_affine` in the dtype of weight.
+
+    Args:
+      input: of a floating-point dtype; its last dimensions have the shape normalized_shape.
+      weight, bias: of shape normalized_shape, of any floating-point dtypes.
+      normalized_shape: the size of the last dimension, or the sizes of several.
+      eps: a positive number.
+      memory_efficient: of no effect.
+    """
     if is_overridden(given := (input, weight, bias)):
         return hand_over(given)  # type: ignore[no-any-return]
     return FusedLayerNormAffineMixedDtypesFunction.apply(*cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
@@ -167,6 +189,13 @@ def fused_rms_norm_affine(
     Under autocast all tensors except float64 ones are converted to its dtype first, as in the
     original. `memory_efficient` changes nothing.
 
+    Args:
+      input: of a floating-point dtype; its last dimensions have the shape normalized_shape.
+      weight: of shape normalized_shape, of any floating-point dtype.
+      normalized_shape: the size of the last dimension, or the sizes of several.
+      eps: a positive number.
+      memory_efficient: of no effect.
+
     Raises:
       TypeError, ValueError: as `bridge.torch.rms_norm`; a shape that is not normalized_shape.
     """
@@ -178,7 +207,14 @@ def fused_rms_norm_affine(
 def fused_rms_norm(
     input: Tensor, normalized_shape: Shape, eps: float = 1e-6, memory_efficient: bool = False
 ) -> Tensor:
-    """`fused_rms_norm_affine` without a weight."""
+    """`fused_rms_norm_affine` without a weight.
+
+    Args:
+      input: of a floating-point dtype; its last dimensions have the shape normalized_shape.
+      normalized_shape: the size of the last dimension, or the sizes of several.
+      eps: a positive number.
+      memory_efficient: of no effect.
+    """
     if is_overridden(given := (input,)):
         return hand_over(given)  # type: ignore[no-any-return]
     return FusedRMSNormFunction.apply(*cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
@@ -191,7 +227,15 @@ def mixed_dtype_fused_rms_norm_affine(
     eps: float = 1e-6,
     memory_efficient: bool = False,
 ) -> Tensor:
-    """`fused_rms_norm_affine` in the dtype of weight."""
+    """`fused_rms_norm_affine` in the dtype of weight.
+
+    Args:
+      input: of a floating-point dtype; its last dimensions have the shape normalized_shape.
+      weight: of shape normalized_shape, of any floating-point dtype.
+      normalized_shape: the size of the last dimension, or the sizes of several.
+      eps: a positive number.
+      memory_efficient: of no effect.
+    """
     if is_overridden(given := (input, weight)):
         return hand_over(given)  # type: ignore[no-any-return]
     return FusedRMSNormAffineMixedDtypesFunction.apply(*cast(*given), normalized_shape, eps)  # type: ignore[call-arg]
@@ -205,6 +249,12 @@ def manual_rms_norm(
     The result has the dtype of a 16-bit weight, else the promoted dtype of all tensors and float32:
     a bfloat16 input without a weight gives float32. Autocast does not change it. Intermediate
     values are not rounded; the original rounds the normalised input to a 16-bit weight's dtype.
+
+    Args:
+      input: of a floating-point dtype; its last dimensions have the shape normalized_shape.
+      normalized_shape: the size of the last dimension, or the sizes of several.
+      weight: of shape normalized_shape, or None.
+      eps: a positive number.
 
     Raises:
       TypeError, ValueError: as `bridge.torch.rms_norm`; a shape that is not normalized_shape.

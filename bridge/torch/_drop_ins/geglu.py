@@ -6,31 +6,57 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from bridge.ops.scalars import real_number
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._drop_ins.function_classes import DropIn
-from bridge.torch._drop_ins.packed_gates import as_before, flat, gated, gated_back, refuse
+from bridge.torch._drop_ins.packed_gates import (
+    as_before,
+    checked_clamp,
+    flat,
+    gated,
+    gated_back,
+    refuse,
+)
 from bridge.torch._ops.bias_gelu import bias_gelu
 
 
 def geglu(y: Tensor) -> Tensor:
-    """gelu(y₁)·y₂ of the halves of the last dimension of y, by the tanh form of GELU."""
+    """gelu(y₁)·y₂ of the halves of the last dimension of y, by the tanh form of GELU.
+
+    Args:
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+    """
     return gated("geglu", y, None, None)
 
 
 def bias_geglu(bias: Tensor, y: Tensor) -> Tensor:
-    """geglu(y + bias). The bias comes first, as in the original."""
+    """geglu(y + bias). The bias comes first, as in the original.
+
+    Args:
+      bias: of any shape that broadcasts with that of y.
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+    """
     return gated("geglu", y, bias, None)
 
 
 def geglu_back(g: Tensor, y: Tensor) -> Tensor:
-    """Returns the gradient of y from the gradient of geglu(y)."""
+    """Returns the gradient of y from the gradient of geglu(y).
+
+    Args:
+      g: `[..., d]`, the gradient of the result.
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+    """
     return gated_back("geglu", g, y, None, None)[0]
 
 
 def bias_geglu_back(g: Tensor, y: Tensor, bias: Tensor) -> Tensor:
-    """Returns the gradient of y + bias, in full size, from the gradient of bias_geglu(bias, y)."""
+    """Returns the gradient of y + bias, in full size, from the gradient of bias_geglu(bias, y).
+
+    Args:
+      g: `[..., d]`, the gradient of the result.
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      bias: of any shape that broadcasts with that of y.
+    """
     return gated_back("geglu", g, y, bias, None)[0]
 
 
@@ -53,7 +79,12 @@ class GeGLUFunction(Function, metaclass=DropIn):
 
 
 def bias_geglu_impl(input: Tensor, bias: Tensor | None) -> Tensor:
-    """GEGLU of input + bias, or of input if bias is None, for any leading dimensions."""
+    """GEGLU of input + bias, or of input if bias is None, for any leading dimensions.
+
+    Args:
+      input: `[..., 2d]`, of a floating-point dtype; the gate is its first half.
+      bias: `[2d]`, or another shape that broadcasts; or None.
+    """
     if is_overridden((input, bias)):
         return hand_over((input, bias))  # type: ignore[no-any-return]
     if bias is None:
@@ -62,36 +93,71 @@ def bias_geglu_impl(input: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def quick_gelu(y: Tensor) -> Tensor:
-    """y·σ(1.702·y), as `bridge.torch.bias_gelu(y, approximate="sigmoid")`."""
+    """y·σ(1.702·y), as `bridge.torch.bias_gelu(y, approximate="sigmoid")`.
+
+    Args:
+      y: of any shape and floating-point dtype.
+    """
     return bias_gelu(y, approximate="sigmoid")
 
 
 def quick_geglu(y: Tensor, linear_offset: float = 0.0) -> Tensor:
-    """quick_gelu(y₁)·(y₂ + linear_offset) of the halves of the last dimension of y."""
+    """quick_gelu(y₁)·(y₂ + linear_offset) of the halves of the last dimension of y.
+
+    Args:
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      linear_offset: a finite number.
+    """
     return gated("quick_geglu", y, None, None, None, _number(linear_offset))
 
 
 def weighted_quick_geglu(y: Tensor, weights: Tensor, linear_offset: float = 0.0) -> Tensor:
-    """quick_geglu(y, linear_offset)·weights `[..., 1]`, in the dtype of y."""
+    """quick_geglu(y, linear_offset)·weights `[..., 1]`, in the dtype of y.
+
+    Args:
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      weights: `[..., 1]`, a number for each token.
+      linear_offset: a finite number.
+    """
     return gated("quick_geglu", y, None, weights, None, _number(linear_offset))
 
 
 def weighted_bias_quick_geglu(
     y: Tensor, bias: Tensor, weights: Tensor, linear_offset: float = 0.0
 ) -> Tensor:
-    """quick_geglu(y + bias, linear_offset)·weights `[..., 1]`, in the dtype of y."""
+    """quick_geglu(y + bias, linear_offset)·weights `[..., 1]`, in the dtype of y.
+
+    Args:
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      bias: of any shape that broadcasts with that of y.
+      weights: `[..., 1]`, a number for each token.
+      linear_offset: a finite number.
+    """
     return gated("quick_geglu", y, bias, weights, None, _number(linear_offset))
 
 
 def quick_geglu_back(g: Tensor, y: Tensor, linear_offset: float = 0.0) -> Tensor:
-    """Returns the gradient of y from the gradient of quick_geglu(y, linear_offset)."""
+    """Returns the gradient of y from the gradient of quick_geglu(y, linear_offset).
+
+    Args:
+      g: `[..., d]`, the gradient of the result.
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      linear_offset: a finite number.
+    """
     return gated_back("quick_geglu", g, y, None, None, None, _number(linear_offset))[0]
 
 
 def weighted_quick_geglu_back(
     g: Tensor, y: Tensor, weights: Tensor, linear_offset: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Returns the gradients of y and of weights `[..., 1]`, each in its dtype."""
+    """Returns the gradients of y and of weights `[..., 1]`, each in its dtype.
+
+    Args:
+      g: `[..., d]`, the gradient of the result.
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      weights: `[..., 1]`, a number for each token.
+      linear_offset: a finite number.
+    """
     dy, dweights = gated_back("quick_geglu", g, y, None, weights, None, _number(linear_offset))
     return dy.to(y.dtype), dweights
 
@@ -99,7 +165,15 @@ def weighted_quick_geglu_back(
 def weighted_bias_quick_geglu_back(
     g: Tensor, y: Tensor, bias: Tensor, weights: Tensor, linear_offset: float = 0.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the gradients of y, of bias before it is summed, and of weights `[..., 1]`."""
+    """Returns the gradients of y, of bias before it is summed, and of weights `[..., 1]`.
+
+    Args:
+      g: `[..., d]`, the gradient of the result.
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      bias: of any shape that broadcasts with that of y.
+      weights: `[..., 1]`, a number for each token.
+      linear_offset: a finite number.
+    """
     dy, dweights = gated_back("quick_geglu", g, y, bias, weights, None, _number(linear_offset))
     return dy.to(y.dtype), dy.to(y.dtype), dweights
 
@@ -158,6 +232,14 @@ def weighted_bias_quick_geglu_impl(
     As in the original, the input is clamped before the bias is added. With both, the clamp takes
     passes of its own.
 
+    Args:
+      input: `[..., 2d]`, of a floating-point dtype; the gate is its first half.
+      bias: `[2d]`, or another shape that broadcasts; or None.
+      weights: `[tokens, 1]`.
+      fp8_input_store: only False.
+      linear_offset: a finite number.
+      clamp_value: a positive number, or None for no clamp.
+
     Raises:
       NotImplementedError: fp8_input_store is true.
       ValueError: clamp_value is not positive.
@@ -167,13 +249,7 @@ def weighted_bias_quick_geglu_impl(
     refuse("weighted_bias_quick_geglu_impl", fp8_input_store=fp8_input_store)
     check_tensors("weighted_bias_quick_geglu_impl", input=input)
     x, offset = flat(input), _number(linear_offset)
-    if clamp_value is not None:
-        clamp_value = real_number("weighted_bias_quick_geglu_impl", "clamp_value", clamp_value)
-        if not clamp_value > 0:
-            raise ValueError(
-                f"weighted_bias_quick_geglu_impl: clamp_value is {clamp_value}, expected a "
-                "positive number"
-            )
+    clamp_value = checked_clamp("weighted_bias_quick_geglu_impl", clamp_value)
     if clamp_value is not None and bias is not None:
         is_up = torch.arange(x.shape[-1], device=x.device) >= x.shape[-1] // 2
         # At a bound the gradient passes, as in `gated`; Tensor.clamp does so up to torch 2.13.

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge.ops.scalars import real_number
 from bridge.torch._drop_ins.function_classes import DropIn
 from bridge.torch._ops.cross_entropy import cross_entropy
 
@@ -44,8 +45,15 @@ def vocab_parallel_cross_entropy(
 
     The smoothing spreads ε·V/(V − 1) over all V columns, so that the columns other than the label
     get ε in sum.
+
+    Args:
+      vocab_parallel_logits: `[..., V / ranks]`, of a floating-point dtype.
+      target: `[...]`, integers: numbers of columns of the whole.
+      label_smoothing: ε, from 0 to (V − 1) / V.
+      tp_group: a process group; None, or a group of one rank, for whole rows.
     """
-    spread = spread_smoothing(label_smoothing, vocab_parallel_logits, tp_group)
+    name = "vocab_parallel_cross_entropy"
+    spread = spread_smoothing(name, label_smoothing, vocab_parallel_logits, tp_group)
     return split_losses(vocab_parallel_logits, target, tp_group, label_smoothing=spread)
 
 
@@ -54,15 +62,16 @@ def ranks_in(group: Any) -> int:
     return 1 if group is None else group.size()  # type: ignore[no-any-return]
 
 
-def spread_smoothing(label_smoothing: float, logits: Tensor, group: Any) -> float:
+def spread_smoothing(function: str, label_smoothing: float, logits: Tensor, group: Any) -> float:
     """Converts the label smoothing of Megatron-LM to the one of `cross_entropy`."""
+    label_smoothing = real_number(function, "label_smoothing", label_smoothing)
     if not label_smoothing:
         return 0.0
     columns = logits.shape[-1] * ranks_in(group)
-    if label_smoothing * columns > columns - 1:
+    if not 0 <= label_smoothing * columns <= columns - 1:
         raise ValueError(
-            f"vocab_parallel_cross_entropy: label_smoothing is {label_smoothing}, expected at most "
-            f"{columns - 1} / {columns}, the share of all columns except the label's"
+            f"{function}: label_smoothing is {label_smoothing}, expected 0 to {columns - 1} / "
+            f"{columns}, the share of all columns except the label's"
         )
     return label_smoothing * columns / (columns - 1)
 

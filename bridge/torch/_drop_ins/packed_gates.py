@@ -11,6 +11,7 @@ from torch import Tensor
 from bridge import lang as bl
 from bridge.catalogue import gates
 from bridge.catalogue.declaration import declared, named
+from bridge.ops.scalars import real_number
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
@@ -63,6 +64,7 @@ def gated(
     if type(y) is not Tensor and is_overridden((y, bias, weights)):
         return hand_over((y, bias, weights))  # type: ignore[no-any-return]
     check_tensors(function, y=y)
+    clamp_value = checked_clamp(function, clamp_value)
     x, bias = fused_pair(function, y, bias)
     if weights is not None:
         weights = one_a_row(function, x, weights)
@@ -131,6 +133,16 @@ def one_a_row(function: str, x: Any, weights: Any) -> Any:
             "each row"
         )
     return weights.expand(rows)
+
+
+def checked_clamp(function: str, clamp_value: Any) -> float | None:
+    """Returns clamp_value as a positive number, or None."""
+    if clamp_value is None:
+        return None
+    found = real_number(function, "clamp_value", clamp_value)
+    if not found > 0:
+        raise ValueError(f"{function}: clamp_value is {found}, expected a positive number")
+    return found
 
 
 def refuse(function: str, **arguments: Any) -> None:

@@ -25,14 +25,25 @@ _squared_relu = _narrow_squared_relu.torch
 
 
 def weighted_squared_relu(x: Tensor, weights: Tensor) -> Tensor:
-    """max(x, 0)²·weights in the dtype of x; `weights` is `[..., 1]`, a number for each token."""
+    """max(x, 0)²·weights in the dtype of x; `weights` is `[..., 1]`, a number for each token.
+
+    Args:
+      x: `[..., d]`, of a floating-point dtype.
+      weights: `[..., 1]`, a number for each token.
+    """
     if is_overridden((x, weights)):
         return hand_over((x, weights))  # type: ignore[no-any-return]
     return _squared_relu(x, one_a_row("weighted_squared_relu", x, weights)[..., 0])  # type: ignore[no-any-return]
 
 
 def weighted_squared_relu_back(g: Tensor, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradients of x and of weights `[..., 1]`, each in its dtype."""
+    """Returns the gradients of x and of weights `[..., 1]`, each in its dtype.
+
+    Args:
+      g: `[..., d]`, the gradient of the result.
+      x: `[..., d]`, of a floating-point dtype.
+      weights: `[..., 1]`, a number for each token.
+    """
     if is_overridden((g, x, weights)):
         return hand_over((g, x, weights))  # type: ignore[no-any-return]
     dx, dweights = pulled_back("weighted_squared_relu_back", weighted_squared_relu, g, x, weights)
@@ -49,7 +60,12 @@ class WeightedSquaredReLUFunction(Function, metaclass=DropIn):
 
 
 def weighted_squared_relu_impl(input: Tensor, weights: Tensor) -> Tensor:
-    """`weighted_squared_relu` for any leading dimensions of input; weights are `[tokens, 1]`."""
+    """`weighted_squared_relu` for any leading dimensions of input; weights are `[tokens, 1]`.
+
+    Args:
+      input: `[..., d]`, of a floating-point dtype.
+      weights: `[tokens, 1]`.
+    """
     if is_overridden((input, weights)):
         return hand_over((input, weights))  # type: ignore[no-any-return]
     return as_before(WeightedSquaredReLUFunction.apply(flat(input), flat(weights)), input)

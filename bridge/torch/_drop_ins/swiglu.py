@@ -12,57 +12,118 @@ from bridge.torch._drop_ins.packed_gates import as_before, flat, gated, gated_ba
 
 
 def swiglu(y: Tensor) -> Tensor:
-    """silu(y₁)·y₂ of the halves of the last dimension of y, as `bridge.torch.swiglu(y)`."""
+    """silu(y₁)·y₂ of the halves of the last dimension of y, as `bridge.torch.swiglu(y)`.
+
+    Args:
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+    """
     return gated("swiglu", y, None, None)
 
 
 def bias_swiglu(y: Tensor, bias: Tensor) -> Tensor:
-    """swiglu(y + bias); `bias` broadcasts. Only a bias `[2d]` is added in the same pass."""
+    """swiglu(y + bias); `bias` broadcasts. Only a bias `[2d]` is added in the same pass.
+
+    Args:
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      bias: of any shape that broadcasts with that of y.
+    """
     return gated("swiglu", y, bias, None)
 
 
 def weighted_swiglu(y: Tensor, weights: Tensor) -> Tensor:
-    """swiglu(y)·weights in the dtype of y; `weights` is `[..., 1]`, a number for each token."""
+    """swiglu(y)·weights in the dtype of y; `weights` is `[..., 1]`, a number for each token.
+
+    Args:
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      weights: `[..., 1]`, a number for each token.
+    """
     return gated("swiglu", y, None, weights)
 
 
 def clamped_swiglu(y: Tensor, clamp_value: float) -> Tensor:
-    """swiglu with y₁ clamped to at most clamp_value and y₂ to [−clamp_value, clamp_value]."""
+    """swiglu with y₁ clamped to at most clamp_value and y₂ to [−clamp_value, clamp_value].
+
+    Args:
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      clamp_value: a positive number.
+    """
     return gated("swiglu", y, None, None, clamp_value)
 
 
 def bias_clamped_swiglu(y: Tensor, bias: Tensor, clamp_value: float) -> Tensor:
-    """clamped_swiglu(y + bias, clamp_value)."""
+    """clamped_swiglu(y + bias, clamp_value).
+
+    Args:
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      bias: of any shape that broadcasts with that of y.
+      clamp_value: a positive number.
+    """
     return gated("swiglu", y, bias, None, clamp_value)
 
 
 def clamped_weighted_swiglu(y: Tensor, weights: Tensor, clamp_value: float) -> Tensor:
-    """clamped_swiglu(y, clamp_value)·weights in the dtype of y."""
+    """clamped_swiglu(y, clamp_value)·weights in the dtype of y.
+
+    Args:
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      weights: `[..., 1]`, a number for each token.
+      clamp_value: a positive number.
+    """
     return gated("swiglu", y, None, weights, clamp_value)
 
 
 def swiglu_back(g: Tensor, y: Tensor) -> Tensor:
-    """Returns the gradient of y from the gradient of swiglu(y)."""
+    """Returns the gradient of y from the gradient of swiglu(y).
+
+    Args:
+      g: `[..., d]`, the gradient of the result.
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+    """
     return gated_back("swiglu", g, y, None, None)[0]
 
 
 def bias_swiglu_back(g: Tensor, y: Tensor, bias: Tensor) -> Tensor:
-    """Returns the gradient of y + bias, in full size, from the gradient of bias_swiglu(y, bias)."""
+    """Returns the gradient of y + bias, in full size, from the gradient of bias_swiglu(y, bias).
+
+    Args:
+      g: `[..., d]`, the gradient of the result.
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      bias: of any shape that broadcasts with that of y.
+    """
     return gated_back("swiglu", g, y, bias, None)[0]
 
 
 def weighted_swiglu_back(g: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the gradients of y and of weights `[..., 1]`, each in its dtype."""
+    """Returns the gradients of y and of weights `[..., 1]`, each in its dtype.
+
+    Args:
+      g: `[..., d]`, the gradient of the result.
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      weights: `[..., 1]`, a number for each token.
+    """
     return _of_both(g, y, weights, None)
 
 
 def clamped_swiglu_back(g: Tensor, y: Tensor, clamp_value: float) -> Tensor:
-    """Returns the gradient of y in its dtype; it is 0 where y was clamped."""
+    """Returns the gradient of y in its dtype; it is 0 where y was clamped.
+
+    Args:
+      g: `[..., d]`, the gradient of the result.
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      clamp_value: a positive number.
+    """
     return gated_back("swiglu", g, y, None, None, clamp_value)[0].to(y.dtype)
 
 
 def bias_clamped_swiglu_back(g: Tensor, y: Tensor, bias: Tensor, clamp_value: float) -> Tensor:
-    """Returns the gradient of y + bias, in full size and in the dtype of y + bias."""
+    """Returns the gradient of y + bias, in full size and in the dtype of y + bias.
+
+    Args:
+      g: `[..., d]`, the gradient of the result.
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      bias: of any shape that broadcasts with that of y.
+      clamp_value: a positive number.
+    """
     found = gated_back("swiglu", g, y, bias, None, clamp_value)[0]
     return found.to(torch.result_type(y, bias))
 
@@ -70,7 +131,14 @@ def bias_clamped_swiglu_back(g: Tensor, y: Tensor, bias: Tensor, clamp_value: fl
 def clamped_weighted_swiglu_back(
     g: Tensor, y: Tensor, weights: Tensor, clamp_value: float
 ) -> tuple[Tensor, Tensor]:
-    """Returns the gradients of y and of weights `[..., 1]`, each in its dtype."""
+    """Returns the gradients of y and of weights `[..., 1]`, each in its dtype.
+
+    Args:
+      g: `[..., d]`, the gradient of the result.
+      y: `[..., 2d]`, of a floating-point dtype; the gate y₁ is its first half.
+      weights: `[..., 1]`, a number for each token.
+      clamp_value: a positive number.
+    """
     return _of_both(g, y, weights, clamp_value)
 
 
@@ -159,6 +227,12 @@ def bias_swiglu_impl(
 ) -> Tensor:
     """SwiGLU of input + bias, or of input if bias is None, for any leading dimensions.
 
+    Args:
+      input: `[..., 2d]`, of a floating-point dtype; the gate is its first half.
+      bias: `[2d]`, or another shape that broadcasts; or None.
+      fp8_input_store, cpu_offload_input: only False.
+      clamp_value: a positive number; no clamp for None and for a number that is not positive.
+
     Raises:
       NotImplementedError: fp8_input_store or cpu_offload_input is true.
     """
@@ -180,6 +254,13 @@ def weighted_bias_swiglu_impl(
     clamp_value: float | None = None,
 ) -> Tensor:
     """SwiGLU with a weight for each token, `[tokens, 1]`, for any leading dimensions of input.
+
+    Args:
+      input: `[..., 2d]`, of a floating-point dtype; the gate is its first half.
+      bias: only None.
+      weights: `[tokens, 1]`.
+      fp8_input_store: only False.
+      clamp_value: a positive number; no clamp for None and for a number that is not positive.
 
     Raises:
       NotImplementedError: there is a bias, as in the original; fp8_input_store is true.

@@ -161,6 +161,10 @@ def assert_viewless_tensor(tensor: Any, extra_msg: str | None = None) -> Any:
 
     Checks nested lists too; other values than lists and tensors pass.
 
+    Args:
+      tensor: a tensor, a nested list of them, or any other value.
+      extra_msg: the end of the error's message, or None.
+
     Raises:
       AssertionError: a tensor has a `_base`. `extra_msg` ends the message.
     """
@@ -185,6 +189,10 @@ def safely_set_viewless_tensor_data(tensor: Tensor, new_data_tensor: Tensor) -> 
     """Sets `tensor.data` after checking that this frees the old memory.
 
     The tensor keeps its place in the graph, and takes the shape, dtype and memory of the new one.
+
+    Args:
+      tensor: a tensor that is no view.
+      new_data_tensor: its new contents.
 
     Raises:
       TypeError: one of the two is not a tensor.

@@ -36,10 +36,18 @@ def attention_forward(
     no key gets 0.
 
     Args:
+      module: the layer, whose attribute `is_causal` counts if the argument is None.
       query: `[batch, heads, queries, d]`.
       key, value: `[batch, key heads, keys, d]`.
       attention_mask: bool, broadcasts to `[batch, heads, queries, keys]`; None for the causal rule,
         or for every key if there is one query.
+      dropout: only 0.
+      scaling: the factor of the scores; None for 1/√d.
+      is_causal: False for a query that sees every key, where there is no mask.
+      softcap: the bound of the scores, or None.
+      s_aux: `[heads]`, the sinks, or None.
+      position_bias: only None.
+      others: `output_attentions` only False; the rest has no effect.
 
     Returns:
       `[batch, queries, heads, d]`, and None for the probabilities.

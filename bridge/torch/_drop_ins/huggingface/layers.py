@@ -190,6 +190,9 @@ def fixed_cross_entropy(
 
     Args:
       source: `[..., V]`; target: `[...]` of any integer dtype.
+      num_items_in_batch: the divisor of the sum; None for the number of labels not ignored.
+      ignore_index: the label of rows without a loss.
+      kwargs: of no effect.
     """
     if num_items_in_batch is None:
         return cross_entropy(source, target, ignore_index=ignore_index)
@@ -223,8 +226,11 @@ def ForCausalLMLoss(
 
     Args:
       logits: `[batch, positions, vocab_size]`; labels: `[batch, positions]`.
+      vocab_size: the number of columns.
       num_items_in_batch: the divisor of the sum; None for the number of labels not ignored.
+      ignore_index: the label of tokens without a loss.
       shift_labels: the labels of the next tokens, if the caller has them.
+      kwargs: of no effect.
     """
     if shift_labels is None:
         shift_labels = following(labels, ignore_index)
@@ -239,7 +245,16 @@ def ForMaskedLMLoss(
     ignore_index: int = -100,
     **kwargs: Any,
 ) -> Tensor:
-    """Returns the loss of predicting the token itself; arguments as for `ForCausalLMLoss`."""
+    """Returns the loss of predicting the token itself, as `ForCausalLMLoss` does.
+
+    Args:
+      logits: `[..., vocab_size]`, of a floating-point dtype.
+      labels: `[...]`, integers.
+      vocab_size: the number of columns.
+      num_items_in_batch: the divisor of the sum; None for the number of labels not ignored.
+      ignore_index: the label of tokens without a loss.
+      kwargs: of no effect.
+    """
     rows = logits.reshape(-1, vocab_size)
     labels = labels.reshape(-1).to(logits.device)
     return fixed_cross_entropy(rows, labels, num_items_in_batch, ignore_index)

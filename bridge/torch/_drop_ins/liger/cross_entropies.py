@@ -162,6 +162,17 @@ def liger_cross_entropy(
 ) -> Any:
     """Returns the loss of `[rows, V]`, or a `CrossEntropyOutput` if more is asked for.
 
+    Args:
+      input: `[rows, V]`, of a floating-point dtype.
+      target: `[rows]`, integers: the numbers of the labels.
+      weight, size_average, reduce: only None.
+      ignore_index: the label of rows without a loss.
+      reduction: "mean", "sum" or "none".
+      label_smoothing, lse_square_scale, softcap: `label_smoothing`, `z_loss` and `softcap` of
+        `bridge.torch.cross_entropy`.
+      return_z_loss, return_token_accuracy, return_predicted_tokens: True for this field of a
+        `CrossEntropyOutput`.
+
     Raises:
       ValueError: weight, size_average or reduce is given.
     """

@@ -71,17 +71,29 @@ class LigerReLUSquaredFunction(Function, metaclass=DropIn):
 
 
 def liger_swiglu(a: Tensor, b: Tensor) -> Tensor:
-    """Returns `bridge.torch.swiglu(a, b)` in the dtype of a."""
+    """Returns `bridge.torch.swiglu(a, b)` in the dtype of a.
+
+    Args:
+      a, b: `[..., d]`, of floating-point dtypes.
+    """
     return LigerSiLUMulFunction.apply(a, b)
 
 
 def liger_geglu(a: Tensor, b: Tensor) -> Tensor:
-    """Returns `bridge.torch.glu(a, b, activation="gelu_tanh")` in the dtype of a."""
+    """Returns `bridge.torch.glu(a, b, activation="gelu_tanh")` in the dtype of a.
+
+    Args:
+      a, b: `[..., d]`, of floating-point dtypes.
+    """
     return LigerGELUMulFunction.apply(a, b)
 
 
 def liger_relu_squared(x: Tensor) -> Tensor:
-    """Returns `bridge.torch.squared_relu(x)`."""
+    """Returns `bridge.torch.squared_relu(x)`.
+
+    Args:
+      x: of any shape and floating-point dtype.
+    """
     return LigerReLUSquaredFunction.apply(x)
 
 

@@ -103,7 +103,17 @@ def liger_modulated_rms_norm(
     casting_mode: str | int = "llama",
     in_place: bool = True,
 ) -> Tensor:
-    """Returns `LigerModulatedRMSNormFunction.apply` of these arguments."""
+    """Returns `LigerModulatedRMSNormFunction.apply` of these arguments.
+
+    Args:
+      X: `[..., d]`, of a floating-point dtype.
+      W: `[d]` or None.
+      scale: `[..., d]`, for as many rows, or a number of rows that divides X's.
+      shift: of the shape of scale, or None.
+      eps: a positive number.
+      offset: a finite number, added to W.
+      casting_mode, in_place: of no effect on the result.
+    """
     return LigerModulatedRMSNormFunction.apply(
         X, W, scale, shift, eps, offset, casting_mode, in_place
     )

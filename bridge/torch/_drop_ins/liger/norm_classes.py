@@ -75,7 +75,15 @@ def liger_rms_norm(
     casting_mode: str | int = "llama",
     in_place: bool = True,
 ) -> Tensor:
-    """Returns `bridge.torch.rms_norm(X, W, eps=eps, offset=offset)`, in the dtype of X."""
+    """Returns `bridge.torch.rms_norm(X, W, eps=eps, offset=offset)`, in the dtype of X.
+
+    Args:
+      X: `[..., d]`, of a floating-point dtype.
+      W: `[d]` or None.
+      eps: a positive number.
+      offset: a finite number, added to W.
+      casting_mode, in_place: of no effect on the result.
+    """
     return LigerRMSNormFunction.apply(X, W, eps, offset, casting_mode, in_place)
 
 
@@ -88,12 +96,26 @@ def liger_fused_add_rms_norm(
     casting_mode: str | int = "llama",
     in_place: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Returns `bridge.torch.rms_norm(X, W, R, eps=eps, offset=offset)`, both in X's dtype."""
+    """Returns `bridge.torch.rms_norm(X, W, R, eps=eps, offset=offset)`, both in X's dtype.
+
+    Args:
+      X, R: `[..., d]`, of floating-point dtypes.
+      W: `[d]`.
+      eps: a positive number.
+      offset: a finite number, added to W.
+      casting_mode, in_place: of no effect on the result.
+    """
     return LigerFusedAddRMSNormFunction.apply(X, R, W, eps, offset, casting_mode, in_place)
 
 
 def liger_layer_norm(X: Tensor, W: Tensor, B: Tensor, eps: float) -> Tensor:
-    """Returns `bridge.torch.layer_norm(X, W, B, eps=eps)`, in the dtype of X."""
+    """Returns `bridge.torch.layer_norm(X, W, B, eps=eps)`, in the dtype of X.
+
+    Args:
+      X: `[..., d]`, of a floating-point dtype.
+      W, B: `[d]`.
+      eps: a positive number.
+    """
     return LigerLayerNormFunction.apply(X, W, B, eps)
 
 

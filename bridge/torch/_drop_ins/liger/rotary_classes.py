@@ -48,7 +48,12 @@ liger_rope = liger_rotary_pos_emb
 def liger_rotary_pos_emb_vision(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Rotates q and k `[positions, heads, d]` by tables `[positions, d]`."""
+    """Rotates q and k `[positions, heads, d]` by tables `[positions, d]`.
+
+    Args:
+      q, k: `[positions, heads, d]`, of floating-point dtypes; d is even.
+      cos, sin: `[positions, d]`.
+    """
     return liger_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1)
 
 
@@ -159,10 +164,12 @@ def liger_llama4_vision_rotary_pos_emb(
 ) -> tuple[Tensor, Tensor]:
     """Multiplies query and key by complex numbers, as `liger_llama4_text_rotary_pos_emb` does.
 
-    freqs_ci has `[positions, d/2]` numbers, with or without dimensions of 1.
-
     A table that is not complex was cast together with its model and has lost the imaginary parts:
     they count as 0, as in the original and in the model.
+
+    Args:
+      query, key: `[batch, positions, heads, d]`, of floating-point dtypes.
+      freqs_ci: `[positions, d/2]`, with or without dimensions of 1.
     """
     if is_overridden(given := (query, key, freqs_ci)):
         return hand_over(given)  # type: ignore[no-any-return]

@@ -21,7 +21,11 @@ class LigerSoftmaxFunction(Function, metaclass=DropIn):
 
 
 def liger_softmax(x: Tensor) -> Tensor:
-    """Returns `bridge.torch.scaled_softmax(x)`."""
+    """Returns `bridge.torch.scaled_softmax(x)`.
+
+    Args:
+      x: `[..., d]`, of a floating-point dtype.
+    """
     return LigerSoftmaxFunction.apply(x)
 
 

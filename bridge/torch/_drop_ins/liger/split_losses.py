@@ -36,7 +36,9 @@ class LigerVocabParallelCEFunction(Function, metaclass=DropIn):
                 "'global' if ranks share the vocabulary"
             )
         if label_smoothing_formula == "megatron":
-            label_smoothing = spread_smoothing(label_smoothing, vocab_parallel_logits, tp_group)
+            label_smoothing = spread_smoothing(
+                "LigerVocabParallelCEFunction", label_smoothing, vocab_parallel_logits, tp_group
+            )
         options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
         return split_losses(vocab_parallel_logits, target, tp_group, **options)
 
