@@ -171,7 +171,7 @@ class RowLosses:
     def forward(self, operands: Sequence[Any], options: RowOptions) -> Any:
         case = _Case.of(operands, options, self._functions.is_unrolled)
         operands = self._expanded(operands, case)
-        found = []
+        found: list[Any] = []
         for chunks in case.chunks:
             step = functools.partial(self._losses, operands, case, chunks)
             found += self._functions.over_chunks(step, case.dim, chunks)[0]
