@@ -113,7 +113,8 @@ def main() -> None:
     }
     print(json.dumps({"geometric means": means}))
     if options.json:
-        report = {"machine": describe(), "threads": options.threads, "means": means, "rows": rows}
+        chosen = {"threads": options.threads, "device": "cpu"}
+        report = {**describe(), "options": chosen, "means": means, "rows": rows}
         options.json.write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -35,6 +35,7 @@ PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     *((f"docs/ops/{op}.md", "speed", partial(speed.speed, op)) for op in speed.OPS),
     ("docs/declare.md", "speed", speed.of_declarations),
     ("docs/huggingface.md", "speed", speed.of_replacements),
+    ("docs/ops/matmul.md", "speed", speed.of_products),
     *((page, "speed", partial(speed.of_catalogue, page)) for page in CATALOGUE),
     ("docs/ops/cross_entropy.md", "linear speed", speed.of_linear),
     ("docs/ops/softmax.md", "sink speed", partial(speed.of_forms, SINKS)),

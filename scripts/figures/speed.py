@@ -273,3 +273,27 @@ def crossings() -> str:
     if "cuda" not in devices:
         parts.append("On a GPU: not measured yet.")
     return "\n\n".join(parts)
+
+
+def of_products() -> str:
+    """Returns the speed of products over torch's and XLA's, from scripts/compare_products.py."""
+    report = read("cpu-products.json")
+    header = ["m × k × n", "bridge, GFLOP/s", "over torch", "over XLA"]
+    lines = [
+        [
+            f"{row['m']} × {row['k']} × {row['n']}{', b transposed' if row['transposed'] else ''}",
+            f"{row['bridge gflops']:.0f}",
+            *(
+                f"{row[f'times {o}']:.2f} (± {row[f'spread {o}'] / 2:.2f})"
+                for o in ("torch", "xla")
+            ),
+        ]
+        for row in report["rows"]
+    ]
+    means = report["means"]
+    where = (
+        f"Speed of float32 products over torch's and XLA's, medians "
+        f"of rounds with half the distance of the quartiles: geometric means {means['torch']:.2f} "
+        f"and {means['xla']:.2f}. {machine_of(report)}."
+    )
+    return f"{where}\n\n{table(header, lines)}"

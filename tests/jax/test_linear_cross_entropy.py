@@ -96,6 +96,30 @@ def test_portable_bits_of_split_arrays(splits: Any, reduction: str, kind: Any, r
         jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+@pytest.mark.parametrize("check_vma", [False, True])
+def test_portable_bits_in_shard_map(check_vma: bool, rng: Any) -> None:
+    """The losses of rows and the gradient of hidden do not depend on the device's other rows."""
+    hidden, weight, labels = given(rng, 600)
+
+    def losses(hidden: Any, weight: Any, labels: Any) -> Any:
+        return bridge.jax.linear_cross_entropy(
+            hidden, weight, labels, reduction="none", chunk=256, bits="portable"
+        )
+
+    split = jax.shard_map(
+        losses,
+        mesh=make_mesh(),
+        in_specs=(P("data"), P(), P("data")),
+        out_specs=P("data"),
+        check_vma=check_vma,
+    )
+    both = []
+    for run in (split, losses):
+        value, pull = jax.vjp(jax.jit(lambda h, run=run: run(h, weight, labels)), hidden)
+        both.append((value, pull(jnp.ones_like(value))))
+    jax.tree.map(np.testing.assert_array_equal, *both)
+
+
 @pytest.mark.parametrize("form", ["mean", "sum"])
 def test_losses_of_a_split_sequence(form: str, rng: Any) -> None:
     logits = rng.normal(size=(3, 8, 5)).astype(np.float32)
