@@ -41,6 +41,7 @@ class Composition:
             for operand, may_be_absent in rules.operands.items()
         )
         fields = dataclasses.fields(rules.options)
+        self._names = [field.name for field in fields]
         numbers = ", ".join(f"{_SCHEMA_TYPES[str(field.type)]} {field.name}" for field in fields)
         results = ", ".join(["Tensor"] * rules.floating)
         tags = (torch.Tag.pt2_compliant_tag,)
@@ -76,7 +77,9 @@ class Composition:
                     f"{self.rules.name}: {name} is a DTensor, expected ordinary tensors: call it "
                     "with each device's own batches and heads, x.to_local()"
                 )
-        return self._op(*operands, *dataclasses.astuple(options))  # type: ignore[no-any-return]
+        # Dynamo of torch 2.11 cannot trace dataclasses.astuple.
+        numbers = [getattr(options, name) for name in self._names]
+        return self._op(*operands, *numbers)  # type: ignore[no-any-return]
 
     def _forward(self, *given: Any) -> Tensor:
         operands, options = self._split(given)
