@@ -277,6 +277,9 @@ def test_traces_hold_one_op(rng: np.random.Generator) -> None:
     numbers = (-100, 0.1, 0.0, 0.0, 256)
     op = torch.ops.bridge.linear_cross_entropy_rows.default
     torch.library.opcheck(op, (*smooth, case["labels"], *numbers))
+    backward = torch.ops.bridge.linear_cross_entropy_rows_backward.default
+    given = (case["g"], *smooth, case["labels"], *numbers, [True, False, True])
+    torch.library.opcheck(backward, given)
 
 
 def test_vmap_and_scan(rng: np.random.Generator) -> None:
