@@ -19,6 +19,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent / "bridge"
 ADAPTERS = ("torch", "jax")
 FAMILIES = (
+    "attention",
     "bias_dropout_add",
     "bias_gelu",
     "cross_entropy",
@@ -27,6 +28,7 @@ FAMILIES = (
     "linear_cross_entropy",
     "log_probs",
     "norms",
+    "products",
     "rotary",
     "sinks",
     "softmax",
@@ -36,6 +38,9 @@ LIMIT = 80
 BESIDES = {
     "torch/_ops/labels.py": "checks of labels",
     "jax/_ops/labels.py": "checks of labels",
+    "jax/_ops/dot_general.py": "JAX's general product",
+    "torch/_ops/product_modules.py": "the linear layer as a module",
+    "jax/_ops/nnx_attention.py": "attention in the form of Flax",
     "torch/_ops/split_vocabulary.py": "a vocabulary split among ranks",
     "torch/_ops/optimizer_operands.py": "operands of optimizers' kernels",
     "torch/_ops/clipping.py": "clipping by the global norm",

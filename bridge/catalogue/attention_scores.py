@@ -83,10 +83,15 @@ class Case:
         group = heads // max(lead[-1], 1)
         dtype = str(q.dtype).removeprefix("torch.")
         size, rows = 8 if dtype == "float64" else 4, group * queries
-        per = options.rows or chunk_rows(rows, keys, size, options.causal)
         window = options.window or None
-        chunks = chunks_of(rows, queries, keys, per, options.causal, window, is_unrolled)
-        steps = heads_at_once(lead, min(per, rows), keys, size)
+        if all(isinstance(each, int) for each in (*lead, heads, queries, keys)):
+            per = options.rows or chunk_rows(rows, keys, size, options.causal)
+            chunks = chunks_of(rows, queries, keys, per, options.causal, window, is_unrolled)
+            steps = heads_at_once(lead, min(per, rows), keys, size)
+        else:  # symbolic: a graph must hold for any number of rows and keys
+            causal = options.causal
+            chunks = [Chunks(0, rows, 1, 0, keys, causal, window is not None)]
+            steps = list(lead)
         return cls(tuple(lead), group, queries, keys, dtype, chunks, steps, options)
 
 

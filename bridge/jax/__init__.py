@@ -18,12 +18,13 @@ from bridge.jax._ops.attention import attention
 from bridge.jax._ops.bias_dropout_add import bias_dropout_add
 from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.cross_entropy import cross_entropy
+from bridge.jax._ops.dot_general import dot_general
 from bridge.jax._ops.embedding import embedding
 from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.jax._ops.norms import layer_norm, rms_norm
-from bridge.jax._ops.products import dot_general, linear, matmul
+from bridge.jax._ops.products import linear, matmul
 from bridge.jax._ops.rotary import rotary
 from bridge.jax._ops.softmax import (
     scaled_causal_softmax,

@@ -293,3 +293,22 @@ def test_sharded_jit(rng: np.random.Generator) -> None:
     expected = everything_torch(tensors, **case.options)
     for name, own in zip(("y", "q", "k", "v"), compiled(*arrays), strict=True):
         same(expected[name], own)
+
+
+@pytest.mark.parametrize("window", [None, 70])
+def test_a_symbolic_graph_holds_for_any_number_of_rows(window: Any) -> None:
+    """Forward mode inside a graph runs the parts one by one: no row may be left out."""
+
+    def tangent(q: Any, k: Any, v: Any) -> Any:
+        def run(q: Any, k: Any, v: Any) -> Any:
+            return bridge.torch.attention(q, k, v, causal=True, window=window)
+
+        return torch.func.jvp(run, (q, k, v), (q, k, v))[1]
+
+    def operands(length: int) -> list[torch.Tensor]:
+        return [torch.randn(1, 2, length, 8) for _ in range(3)]
+
+    graph = make_fx(tangent, tracing_mode="symbolic")(*operands(300))
+    for length in (300, 700, 20):
+        given = operands(length)
+        same(graph(*given), tangent(*given))
