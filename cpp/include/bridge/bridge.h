@@ -126,8 +126,8 @@ bridge_status bridge_product_cpu(const bridge_product* call, const bridge_execut
  * the result is the sum of the terms whose id is r, in each of `batches`. An id that is no row is
  * left out. All arrays are compact; the result overlaps none of the others.
  *
- * On the CPU ids[j] is the id of term j, and order is not read. On CUDA ids are sorted, and order[j]
- * is the place of the term of ids[j]; it rises where ids are equal.
+ * On the CPU ids[j] is the id of term j, and order is not read. On CUDA ids are sorted, and
+ * order[j] is the place of the term of ids[j]; it rises where ids are equal.
  *
  * The terms of a row are added in the order of their places, in the tree of column sums
  * (docs/numerics.md), in float64 if dtype is float64, else in float32, and rounded once. A row
