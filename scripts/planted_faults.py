@@ -1019,7 +1019,7 @@ PRODUCTS = (
         "    while parts > 2:",
         "    while parts > 4:",
         tests="tests/jax/test_sharded_products.py::test_values_and_gradients",
-        keyword="both axes",
+        keyword="axes",
     ),
     Fault(
         "a gradient of a product counts the absent terms",

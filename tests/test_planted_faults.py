@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 from pathlib import Path
@@ -31,3 +32,5 @@ def test_place_of_a_fault(fault: Any) -> None:
     file, _, test = fault.tests.partition("::")
     function, _, _ = test.partition("[")
     assert f"def {function}" in (ROOT / file).read_text()
+    if fault.keyword:  # an expression of names, as pytest reads it
+        ast.parse(fault.keyword, mode="eval")
