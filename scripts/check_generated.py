@@ -110,7 +110,7 @@ LIMITS = {
     ("swiglu", "bfloat16"): (Limits(27, whole=23.7), Limits(38, whole=33.7)),
     ("cross_entropy", "float32"): (
         Limits(34.3, long=19.3, whole=23.6),
-        Limits(34.3, long=22, whole=27),
+        Limits(34.3, long=22.1, whole=27),
     ),
     ("cross_entropy", "bfloat16"): (
         Limits(23.5, long=16.1, wide=15.9, whole=16.9),

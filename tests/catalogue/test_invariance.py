@@ -24,10 +24,14 @@ ROWS, SHAPE = 131, (131, 1031)
 # Functions that are no row ops: they use other rows, an argument's own shape, or the position in
 # the whole array.
 OTHERS = {
+    "attention": "a query sees other rows; tests/attention compares it alone and in a sequence",
     "all_gather": "joins rows of several processes",
     "bias_dropout_add": "a mask is drawn by the place in the whole array",
     "embedding": "its value is a copy, and its gradient a sum over positions",
     "invariant": "a context, with tests of its own",
+    "dot_general": "a product; tests/products compares rows alone and in a batch",
+    "linear": "a product; tests/products compares rows alone and in a batch",
+    "matmul": "a product; tests/products compares rows alone and in a batch",
     "linear_cross_entropy": "its matrix products are the framework's own",
     "make_viewless": "computes nothing",
     "make_viewless_tensor": "computes nothing",

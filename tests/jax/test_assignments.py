@@ -60,7 +60,7 @@ def test_the_mesh_that_is_found_gives_the_same_parts(ndim: int, rng: np.random.G
     for _ in range(100):
         array = draw(rng, ndim)
         split = partitioning._split_of(array.shape, assignment_of(array))
-        mesh = partitioning._mesh(jax.devices("cpu"), split)
+        mesh = partitioning.mesh_of(jax.devices("cpu"), split)
         found = NamedSharding(mesh.abstract_mesh, split.spec(range(ndim)))
         expected = parts_of(array.hlo, ndim)
         np.testing.assert_array_equal(

@@ -157,7 +157,7 @@ def test_negative_bit_of_a_destination(draw: Any) -> None:
 
 def test_sliced_rows_are_not_copied(draw: Any, monkeypatch: Any) -> None:
     copied: list[Any] = []
-    for name in ("_compact", "_in_memory"):
+    for name in ("_compact", "in_memory"):
         original = getattr(_kernels, name)
 
         def spy(tensor: Any, role: Any, original: Any = original) -> Any:
