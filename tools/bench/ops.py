@@ -8,7 +8,6 @@ from tools.bench.cases import Op
 from tools.bench.catalogue import Catalogue
 from tools.bench.declared import Declared
 from tools.bench.linear_cross_entropy import LinearCrossEntropy
-from tools.bench.products import Attention, Products
 from tools.bench.softmax import Softmax
 
 _OPS = (
@@ -17,8 +16,6 @@ _OPS = (
     BiasDropoutAdd(),
     Catalogue(),
     LinearCrossEntropy(),
-    Products(),
-    Attention(),
     Declared(),
 )
 OPS: dict[str, Op] = {op.name: op for op in _OPS}
