@@ -1,4 +1,4 @@
-"""What an installation of bridge needs, and the error for each part that is missing."""
+"""The parts that an installation of bridge needs, and the error for a missing one."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def capped(x: bl.Full, *, scale: float = 1.0, softcap: float = 1.0):
 @declared()
 def capped_gradient(x: bl.Full, g: bl.Full, *, scale: float = 1.0, softcap: float = 1.0):
     t = bl.tanh(x * (scale / softcap))
-    # Where a key is hidden, g is 0 and x may be NaN.
+    # A hidden key has g = 0, and x may be NaN.
     return bl.where(g == 0.0, 0.0, g * ((1.0 - t * t) * scale))
 
 

@@ -80,7 +80,7 @@ def result_shape(a: Shape, b: Shape, bias: Shape | None, params: ProductParams) 
 
 LEAF = 256  # terms
 
-# Of the kernels of CUDA (cpp/products/product.cu): blocks, and bytes of a tile's sums.
+# The kernels of CUDA (cpp/products/product.cu) have so many blocks, and bytes for a tile's sums.
 _BLOCKS, _TILE, _TILE_BYTES = 264, 64, 1 << 16
 _MANY_LEVELS, _FEW_BLOCKS = 24, 16  # for sizes that are known later: calls with less run slower
 

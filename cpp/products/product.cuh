@@ -64,8 +64,8 @@ BRIDGE_DEVICE void store_element(char* to, int32_t dtype, Real value) {
 // elements of a step from global memory to registers, and later to shared memory, in which the
 // lanes of a term lie side by side.
 //
-// With kVectors, runs of 16 bytes, of lanes or of terms, are adjacent, aligned, and in the array as
-// a whole or not at all.
+// kVectors promises that runs of 16 bytes, of lanes or of terms, are adjacent, aligned, and in the
+// array as a whole or not at all.
 template <class Real, int kLanes, bool kVectors, int kTag>
 class Panel {
  public:

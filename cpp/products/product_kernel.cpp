@@ -32,7 +32,7 @@ inline int64_t high_levels(int64_t terms) {
   return levels;
 }
 
-// How many rows of a tile have the factor 0 in a term.
+// The number of a tile's rows with the factor 0 in a term.
 enum Zeros : uint8_t { kNoZero, kSomeZeros, kAllZeros };
 
 // A tile of the result: kRows rows and the columns of kTileVectors vectors.

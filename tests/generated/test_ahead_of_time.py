@@ -104,5 +104,5 @@ def test_from_the_first_call_on(isa: str) -> None:
     if isa and "BRIDGE_CPU_ISA" in done.stderr:
         pytest.skip(f"this processor does not run {isa}")
     assert done.returncode == 0, done.stderr
-    # Of two layouts: 40 passes in two dtypes, on six shapes that have elements.
+    # Two layouts have 40 passes in two dtypes, on six shapes that have elements.
     assert int(done.stdout) >= 2 * 40 * 2 * 6

@@ -176,7 +176,7 @@ def test_amsgrad(rng: Any) -> None:
 
 
 def test_the_step_count_on_the_device(rng: Any) -> None:
-    """With capturable=True a kernel reads the count, and no step waits for the device."""
+    """A kernel reads the count if capturable is True, and no step waits for the device."""
     start, steps = tree(rng, "float32"), list(gradients(rng, "float32", 3))
     params, others = parameters(start), parameters(start)
     optimizer = optim.AdamW(params.values(), capturable=True)

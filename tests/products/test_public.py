@@ -19,7 +19,7 @@ from bridge.ops.product import ProductParams
 from bridge.torch._adapter import products as in_torch
 from tests.products.test_products import DTYPES, close, same, to_torch
 
-# As numpy.matmul takes them.
+# numpy.matmul takes operands of these shapes.
 SHAPES = [
     ((3,), (3,)),
     ((3,), (3, 4)),
@@ -191,13 +191,14 @@ def test_zeros_are_absent_from_gradients(rng: np.random.Generator) -> None:
     a, b, g = (rng.standard_normal(s) for s in ((12, 300), (300, 7), (12, 7)))
     a[:, 100:] = 0
     b[100:] = np.nan
-    g[3] = 0
+    a[3], g[3] = 0, 0
+    expected = a.T @ g
+    g[3] = np.nan  # all terms of this row are absent
     for transposed_b in (False, True):
         params = ProductParams("float32", False, transposed_b, skips_zeros=True)
         given = b.T if transposed_b else b
         x, y = to_torch(a, "float32"), to_torch(given, "float32").requires_grad_()
         made = torch.autograd.grad(in_torch.product(x, y, None, params), y, to_torch(g, "float32"))
-        expected = a.T @ g
         close(made[0], expected.T if transposed_b else expected, "float32")
         _, pull = jax.vjp(
             partial(in_jax.product, jnp.asarray(a, "float32"), bias=None, params=params),

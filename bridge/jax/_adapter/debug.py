@@ -41,3 +41,20 @@ def check_special(name: str, results: Sequence[jax.Array]) -> None:
             ]
         if any(found):
             raise FloatingPointError(f"invalid value ({word}) encountered in {name}")
+
+
+def define_eager(primitive: Any, static: Sequence[str]) -> None:
+    """Gives a primitive its eager call: a jitted function that counts as one op.
+
+    Args:
+      static: the names of the primitive's parameters.
+    """
+    jitted = jax.jit(primitive.bind, static_argnames=tuple(static))
+
+    def run(*operands: Any, **parameters: Any) -> Any:
+        with as_one_op():
+            results = jitted(*operands, **parameters)
+        check_special(primitive.name, results if primitive.multiple_results else [results])
+        return results
+
+    primitive.def_impl(run)

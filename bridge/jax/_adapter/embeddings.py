@@ -20,6 +20,7 @@ from bridge._private.jax import (
     register_lowering,
 )
 from bridge.jax._adapter.avals import vary_alike
+from bridge.jax._adapter.debug import define_eager
 from bridge.jax._adapter.taylor import define_jet
 from bridge.ops.embedding import workspace_bytes
 
@@ -130,7 +131,7 @@ def _define(primitive: Any, aval: Any, transposed: Any, batch: Any) -> None:
         return [Zero(x.aval) if type(g) is Zero else transposed(g, ids, x.aval), None]
 
     primitive.def_abstract_eval(aval)
-    primitive.def_impl(jax.jit(primitive.bind, static_argnames=("marks", "rows")))
+    define_eager(primitive, ("marks", "rows"))
     primitive_jvps[primitive] = jvp
     primitive_transposes[primitive] = transpose
     primitive_batchers[primitive] = batch

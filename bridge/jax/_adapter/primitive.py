@@ -16,11 +16,8 @@ import jax.numpy as jnp
 from bridge._private.jax import (
     Primitive,
     Zero,
-    axes_in_shard_map,
     dce_rules,
-    device_count,
     instantiate_zeros,
-    is_for_export,
     is_undefined_primal,
     jaxpr_as_fun,
     lower_fun,
@@ -40,16 +37,16 @@ from bridge.jax._adapter.avals import (
     split_as,
     vary_alike,
 )
-from bridge.jax._adapter.debug import as_one_op, check_special
+from bridge.jax._adapter.debug import define_eager
 from bridge.jax._adapter.ffi import PLATFORMS, lower
 from bridge.jax._adapter.taylor import define_jet
 from bridge.jax._sharded.partitioning import (
     Site,
-    has_explicit_axes,
     name_in_cache_key,
     on_automatic_axes,
     on_explicit_axes,
     on_named_axis,
+    place_of,
 )
 from bridge.ops import OPS, Role, ZerosLike
 from bridge.ops.batching import Move, batch_call
@@ -319,7 +316,7 @@ def _lower(op: Op[Any], any_platform: Any, context: Any, *operands: Any, **param
         return lower_fun(jaxpr_as_fun(parameters["jaxpr"]), multiple_results=True)(
             context, *operands
         )
-    where = _where(context)
+    where = place_of(context, context.avals_in[:1], on_explicit_axes, on_automatic_axes)
     if where is not None:
         site = Site(
             call,
@@ -345,34 +342,13 @@ def _lower(op: Op[Any], any_platform: Any, context: Any, *operands: Any, **param
     return lower(op, platforms[0], context, *operands, **parameters)
 
 
-def _where(context: Any) -> Any:
-    """Returns the function that makes a call on several devices; None in a one-device program."""
-    if is_for_export(context) or not context.avals_in[0].shape:
-        return None
-    if has_explicit_axes(context.avals_in[0]):
-        return on_explicit_axes
-    axes = axes_in_shard_map(context)
-    if axes is not None:
-        manual, automatic = axes
-        return partial(on_automatic_axes, alone=True) if manual and automatic else None
-    return on_automatic_axes if device_count(context) > 1 else None
-
-
 def _define(op: Op[Any]) -> Any:
     primitive = Primitive(f"bridge_{op.name}")
     any_platform = Primitive(primitive.name)
     for each in (primitive, any_platform):
         each.multiple_results = True
         each.def_abstract_eval(partial(_abstract, op))
-    jitted = jax.jit(primitive.bind, static_argnames=("slots", "count", "params", "axis", "jaxpr"))
-
-    def run(*operands: Any, **parameters: Any) -> Any:
-        with as_one_op():
-            results = jitted(*operands, **parameters)
-        check_special(primitive.name, results)
-        return results
-
-    primitive.def_impl(run)
+    define_eager(primitive, ("slots", "count", "params", "axis", "jaxpr"))
     primitive_jvps[primitive] = partial(_jvp, op)
     primitive_transposes[primitive] = partial(_transpose, op)
     primitive_batchers[primitive] = partial(_batch, op)

@@ -15,9 +15,6 @@ from bridge._private.jax import (
     Primitive,
     ShapedArray,
     Zero,
-    axes_in_shard_map,
-    device_count,
-    is_for_export,
     is_undefined_primal,
     lower_fun,
     platforms_of,
@@ -28,9 +25,11 @@ from bridge._private.jax import (
     with_devices,
 )
 from bridge.jax._adapter.avals import split_as, vary_alike
+from bridge.jax._adapter.debug import define_eager
 from bridge.jax._adapter.ffi import PLATFORMS
 from bridge.jax._adapter.primitive import call
-from bridge.jax._sharded.partitioning import has_explicit_axes, name_in_cache_key
+from bridge.jax._adapter.taylor import define_jet
+from bridge.jax._sharded.partitioning import has_explicit_axes, name_in_cache_key, place_of
 from bridge.jax._sharded.products import (
     ProductSite,
     on_automatic_axes,
@@ -145,7 +144,7 @@ def _batch(operands: Any, dims: Any, *, params: ProductParams) -> Any:
 
 
 def _lower(context: Any, *operands: Any, params: ProductParams) -> Any:
-    where = _where(context)
+    where = place_of(context, context.avals_in, on_explicit_axes, on_automatic_axes)
     if where is not None:
         avals = context.avals_in
         site = ProductSite(
@@ -170,19 +169,6 @@ def _lower(context: Any, *operands: Any, params: ProductParams) -> Any:
     return _emit(platforms[0], context, *operands, params=params)
 
 
-def _where(context: Any) -> Any:
-    """Returns the function that makes a call on several devices; None in a one-device program."""
-    if is_for_export(context):
-        return None
-    if any(map(has_explicit_axes, context.avals_in)):
-        return on_explicit_axes
-    axes = axes_in_shard_map(context)
-    if axes is not None:
-        manual, automatic = axes
-        return partial(on_automatic_axes, alone=True) if manual and automatic else None
-    return on_automatic_axes if device_count(context) > 1 else None
-
-
 def _emit(platform: str, context: Any, *operands: Any, params: ProductParams) -> Any:
     if platform == "cuda":  # XLA allocates the workspace, as of a program (ffi.py)
         a, b, *_ = context.avals_in
@@ -202,10 +188,11 @@ def _emit(platform: str, context: Any, *operands: Any, params: ProductParams) ->
 _any_platform = Primitive("bridge_matmul")
 for _each in (_primitive, _any_platform):
     _each.def_abstract_eval(_abstract)
-_primitive.def_impl(jax.jit(_primitive.bind, static_argnames="params"))
+define_eager(_primitive, ("params",))
 primitive_jvps[_primitive] = _jvp
 primitive_transposes[_primitive] = _transpose
 primitive_batchers[_primitive] = _batch
+define_jet(_primitive)
 register_lowering(_primitive, _lower, cacheable=False)
 for _platform in PLATFORMS:
     register_lowering(_any_platform, partial(_emit, _platform), platform=_platform)

@@ -24,6 +24,8 @@ from bridge._private.jax import (
     register_lowering,
 )
 from bridge.jax._adapter.avals import vary_alike
+from bridge.jax._adapter.debug import define_eager
+from bridge.jax._adapter.taylor import define_jet
 from bridge.ops.compositions import Rules
 
 
@@ -46,18 +48,11 @@ class Composition:
             (self._tangent, self._compute_tangent),
         ):
             primitive.def_abstract_eval(self._abstract)
-            static = (
-                ("slots", "options")
-                if primitive is self._primitive
-                else (
-                    "slots",
-                    "options",
-                    "along",
-                )
-            )
-            primitive.def_impl(jax.jit(primitive.bind, static_argnames=static))
+            own = () if primitive is self._primitive else ("along",)
+            define_eager(primitive, ("slots", "options", *own))
             register_lowering(primitive, lower_fun(compute, multiple_results=False))
             primitive_batchers[primitive] = functools.partial(self._batch, primitive)
+        define_jet(self._primitive)
         primitive_jvps[self._primitive] = self._jvp
         primitive_jvps[self._tangent] = self._jvp_of_tangent
         primitive_transposes[self._tangent] = self._transpose

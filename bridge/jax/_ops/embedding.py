@@ -46,7 +46,7 @@ def embedding(ids: ArrayLike, weight: ArrayLike) -> jax.Array:
     """
     numbers, table = arrays.checked(NAME, 2, ("ids",), ids=ids, weight=weight)
     check(arrays.spec_of(numbers), arrays.spec_of(table))
-    # As given: without x64, an array of JAX has 32 bits of a number.
+    # The check reads the given ids: without x64, an array of JAX has 32 bits of a number.
     check_labels(NAME, ids, table, table.shape[0], names=("ids", "rows"))
     return _compiled()(numbers, table)  # type: ignore[no-any-return]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,13 @@ from jax.experimental.custom_partitioning import (
 )
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from bridge._private.jax import assignment_of, ir
+from bridge._private.jax import (
+    assignment_of,
+    axes_in_shard_map,
+    device_count,
+    ir,
+    is_for_export,
+)
 from bridge.jax._sharded.shards import Run, call_on_shard
 from bridge.jax._sharded.split import Split, axes_of_space
 from bridge.ops import Role
@@ -161,6 +167,29 @@ def on_named_axis(site: Site, axis: str, *operands: Any) -> tuple[Any, ...]:
     if site.supported(split, alone=False) != split:
         raise ValueError(f"{site.op.name}: columns that are split over {axis!r} must be whole")
     return site.run(split, *operands)
+
+
+def place_of(
+    context: Any,
+    avals: Sequence[Any],
+    on_explicit: Callable[..., Any],
+    on_automatic: Callable[..., Any],
+) -> Callable[..., Any] | None:
+    """Returns the function that makes a call on several devices; None in a one-device program.
+
+    Args:
+      avals: the types that may split the call.
+      on_explicit, on_automatic: the call for such types, and where XLA decides the split.
+    """
+    if is_for_export(context) or not any(aval.shape for aval in avals):
+        return None
+    if any(map(has_explicit_axes, avals)):
+        return on_explicit
+    axes = axes_in_shard_map(context)
+    if axes is not None:
+        manual, automatic = axes
+        return partial(on_automatic, alone=True) if manual and automatic else None
+    return on_automatic if device_count(context) > 1 else None
 
 
 def has_explicit_axes(aval: Any) -> bool:
