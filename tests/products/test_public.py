@@ -118,6 +118,18 @@ def test_transforms_of_jax(rng: np.random.Generator) -> None:
         np.testing.assert_array_equal(np.asarray(whole), np.asarray(other))
 
 
+def test_memory_that_is_not_aligned(rng: np.random.Generator) -> None:
+    def unaligned(*shape: int) -> torch.Tensor:
+        raw = np.zeros(4 * int(np.prod(shape)) + 8, np.uint8)
+        found = torch.from_numpy(raw[1 : 1 + 4 * int(np.prod(shape))].view(np.float32))
+        return found.view(*shape).copy_(to_torch(rng.standard_normal(shape), "float32"))
+
+    x, w, bias = unaligned(4, 6), unaligned(3, 6), unaligned(3)
+    assert all(t.data_ptr() % 4 for t in (x, w, bias))
+    assert torch.equal(bt.linear(x, w, bias), bt.linear(x.clone(), w.clone(), bias.clone()))
+    assert torch.equal(bt.matmul(x, w.T), bt.matmul(x.clone(), w.clone().T))
+
+
 def test_autocast_casts_the_operands() -> None:
     x, w = torch.randn(4, 16), torch.randn(3, 16)
     with torch.autocast("cpu", torch.bfloat16):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bridge import _native
 from bridge._private.torch import SingleLevelFunction, set_fwd_grad_enabled, unpack_dual
-from bridge.ops import PROGRAM
+from bridge.ops import PROGRAM, Role
 from bridge.ops import product as rules
 from bridge.ops.definition import Call
 from bridge.ops.product import ProductParams
@@ -18,7 +18,7 @@ from bridge.torch._adapter.autograd import call
 from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library, meet_dtensors
-from bridge.torch._adapter.kernels import DTYPES, allocate, dtype_word
+from bridge.torch._adapter.kernels import DTYPES, allocate, dtype_word, in_memory
 
 _SCHEMA = (
     "matmul(Tensor a, Tensor b, Tensor? bias, str dtype, bool transposed_a, bool transposed_b, "
@@ -80,6 +80,8 @@ def _empty(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
 def _run(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
     params = ProductParams(*fields)
     result = _empty(a, b, bias, *fields)
+    a, b = in_memory(a, Role.FULL), in_memory(b, Role.FULL)
+    bias = None if bias is None else in_memory(bias, Role.ROW)
     left, right = a.mT if params.transposed_a else a, b.mT if params.transposed_b else b
     skips = params.skips_zeros
     _native.run_product(left, right, bias, result, skips, torch.get_num_threads(), allocate)
