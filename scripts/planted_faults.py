@@ -428,6 +428,14 @@ BIAS_DROPOUT_ADD = (
         keyword="draws",
     ),
     Fault(
+        "a result takes the place of an operand that is read later",
+        "cpp/bindings/calls/program_call.cpp",
+        "(stored & (in.b == 0 ? 1 : 2)) != 0",
+        "(stored & (in.b == 0 ? 1 : 2)) > 2",
+        tests=("tests/declared/test_in_place.py",),
+        keyword="in_place",
+    ),
+    Fault(
         "bias_dropout_add: one threshold for every p",
         "cpp/generated/cpu/machine_values.h",
         "last_dropped(view.constants, P::threshold(i))",

@@ -14,15 +14,18 @@ from bridge.catalogue import (
     framework_functions,
     gates,
     norms,
+    optimizers,
 )
 from bridge.catalogue.softmax_programs import jacobian_program, softmax_program
 from bridge.generated.requests import Request
 from bridge.lang import codes
 from bridge.lang.dtypes import FLOATING
 from bridge.lang.program import is_parameter
+from bridge.ops.definition import Role, Spec
+from bridge.ops.form import check_operands
 from bridge.ops.program_params import ProgramParams
 from bridge.ops.traced import Traced, traced
-from bridge.ops.usual_programs import requests_towards, usual_requests
+from bridge.ops.usual_programs import request_of, requests_towards, usual_requests
 
 # The usual calls in training: the op, the optional operands present, and static parameters that
 # differ from the defaults. All operands have one dtype, also the dtype of a sum. Numbers such as
@@ -56,6 +59,16 @@ ON_CPU: dict[str, tuple[Any, tuple[str, ...], dict[str, Any]]] = {
     "weighted cross_entropy": (framework_functions.weighted_losses, (), {}),
 }
 DTYPES = ("float32", "bfloat16")
+
+# A step of an optimizer: the op, and the operands present. They have the dtype of the parameter, or
+# its arithmetic's for the state and the numbers. The step count is int64 in PyTorch, int32 in JAX.
+_ADAMW = ("p", "g", "m", "v", "lr", "step", "weight_decay")
+STEPS = (
+    (optimizers.adamw_in_place, _ADAMW, "int64", "float32"),
+    (optimizers.adamw_in_place, _ADAMW, "int64", "bfloat16"),
+    (optimizers.adamw_update, _ADAMW, "int32", "float32"),
+    (optimizers.sgd_in_place, ("p", "g", "lr", "buffer", "step"), "int64", "float32"),
+)
 
 # Operands that have no gradient in any call.
 CONSTANT = {"weighted cross_entropy": ("weight",)}
@@ -118,6 +131,23 @@ def requests() -> Iterator[Request]:
     # The mean of losses in `invariant`; losses are float32 where logits have fewer bits.
     found = traced(framework_functions.weighted_mean.declaration, (True, True))
     yield from itertools.islice(usual_requests(found, "float32"), 2)
+    yield from itertools.starmap(_step, STEPS)
+
+
+def _step(op: Any, given: tuple[str, ...], integer: str, dtype: str) -> Request:
+    declaration = op.declaration
+    present = tuple(p.name in given for p in declaration.parameters)
+    found = traced(declaration, present, *declaration.static.values())
+    shapes = {Role.INTEGER: (), Role.TABLE: (), Role.PER_ROW: (2,)}
+    specs = [
+        Spec(
+            shapes.get(role, (2, 64)),
+            integer if role is Role.INTEGER else dtype if name in ("p", "g") else "float32",
+        )
+        for name, role in zip(found.form.names, found.form.roles, strict=True)
+    ]
+    params = check_operands(found.name, found.form, specs, found.texts)
+    return request_of(params, [spec.dtype for spec in specs])
 
 
 def cuda_requests() -> Iterator[Request]:

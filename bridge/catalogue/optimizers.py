@@ -1,9 +1,10 @@
 """Steps of AdamW and SGD, and clipping by the global norm.
 
 Every operation is rounded where it stands, in float32 for parameters of 16 and 32 bits and in
-float64 for float64. The state has that type. PyTorch writes the new state and parameters in place,
-one call for each of them; JAX computes all of them in one call. Both have the same bits, because
-the state is stored in the type of the arithmetic.
+float64 for float64. The state has that type. One kernel a parameter computes all of them; PyTorch
+writes them in place. Its learning rate and weight decay have one number a row, which costs no
+memory there; in JAX they are rows, because an operand of XLA's calls has all its elements in
+memory.
 """
 
 from __future__ import annotations
@@ -71,33 +72,51 @@ def _adamw_change(
     return lr * (change if weight_decay is None else change + weight_decay * p)
 
 
-@declared(checks={"b1": _decay})
-@named("AdamW")
-def adamw_mean(m: bl.Full, g: bl.Full, *, b1: float = 0.9, maximize: bool = False):
-    return _like(_mean(m, -g if maximize else g, b1), m)
-
-
-@declared(checks={"b2": _decay})
-@named("AdamW")
-def adamw_square(v: bl.Full, g: bl.Full, *, b2: float = 0.999):
-    return _like(_square(v, g, b2), v)
+def _adamw_step(
+    p: Any,
+    g: Any,
+    m: Any,
+    v: Any,
+    lr: Any,
+    step: Any,
+    weight_decay: Any,
+    largest: Any = None,
+    *,
+    b1: float,
+    b2: float,
+    eps: float,
+    returns_update: bool = False,
+) -> tuple[Any, ...]:
+    """Returns the new parameter or its update, then the new state."""
+    mean, square = _mean(m, g, b1), _square(v, g, b2)
+    state = [mean, square]
+    if largest is not None:
+        square = bl.maximum(largest, square)
+        state.append(square)
+    change = _adamw_change(p, mean, square, lr, step, weight_decay, b1, b2, eps)
+    first = _like(-change, m) if returns_update else _like(p - change, p)
+    return first, *[_like(each, m) for each in state]
 
 
 @declared(checks=ADAMW_CHECKS)
 @named("AdamW")
-def adamw_parameter(
+def adamw_in_place(
     p: bl.Full,
+    g: bl.Full,
     m: bl.Full,
     v: bl.Full,
     lr: bl.PerRow,
     step: bl.Integer,
     weight_decay: bl.PerRow | None = None,
+    largest: bl.Full | None = None,
     *,
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-8,
+    maximize: bool = False,
 ):
-    return _like(p - _adamw_change(p, m, v, lr, step, weight_decay, b1, b2, eps), p)
+    g = -g if maximize else g
+    return _adamw_step(p, g, m, v, lr, step, weight_decay, largest, b1=b1, b2=b2, eps=eps)
 
 
 def _adamw_of(returns_update: bool) -> Any:
@@ -117,10 +136,9 @@ def _adamw_of(returns_update: bool) -> Any:
         b2: float = 0.999,
         eps: float = 1e-8,
     ):
-        mean, square = _mean(m, g, b1), _square(v, g, b2)
-        change = _adamw_change(p, mean, square, lr, step, weight_decay, b1, b2, eps)
-        first = _like(-change, m) if returns_update else _like(p - change, p)
-        return first, _like(mean, m), _like(square, v)
+        numbers = lr, step, weight_decay
+        static = {"b1": b1, "b2": b2, "eps": eps, "returns_update": returns_update}
+        return _adamw_step(p, g, m, v, *numbers, **static)
 
     return adamw
 
@@ -131,51 +149,52 @@ adamw, adamw_update = _adamw_of(returns_update=False), _adamw_of(returns_update=
 # ---- SGD ----
 
 
-def _decayed(p: Any, g: Any, weight_decay: Any) -> Any:
-    return g if weight_decay is None else g + weight_decay * p
-
-
 def _buffer(buffer: Any, d: Any, step: Any, momentum: float, dampening: float) -> Any:
     """The first step stores the gradient itself, whatever the dampening is, as torch does."""
     return bl.where(step <= 1, d, momentum * buffer + (1.0 - dampening) * d)
 
 
-def _direction(d: Any, buffer: Any, momentum: float, nesterov: bool) -> Any:
-    return d + momentum * buffer if nesterov else buffer
+def _sgd_step(
+    p: Any,
+    g: Any,
+    lr: Any,
+    buffer: Any,
+    step: Any,
+    weight_decay: Any,
+    *,
+    momentum: float,
+    dampening: float,
+    nesterov: bool,
+    returns_update: bool = False,
+) -> Any:
+    """Returns the new parameter or its update, then the new buffer if any."""
+    d = direction = g if weight_decay is None else g + weight_decay * p
+    if buffer is not None:
+        new = _buffer(buffer, d, step, momentum, dampening)
+        direction = d + momentum * new if nesterov else new
+    change = lr * direction
+    # An update is not rounded to the 16 bits of a parameter: p + update has one rounding.
+    first = -change if returns_update else _like(p - change, p)
+    return first if buffer is None else (first, _like(new, buffer))
 
 
 @declared(checks=SGD_CHECKS)
 @named("SGD")
-def sgd_buffer(
-    buffer: bl.Full,
-    p: bl.Full,
-    g: bl.Full,
-    step: bl.Integer,
-    weight_decay: bl.PerRow | None = None,
-    *,
-    momentum: float = 0.9,
-    dampening: float = 0.0,
-    maximize: bool = False,
-):
-    d = _decayed(p, -g if maximize else g, weight_decay)
-    return _like(_buffer(buffer, d, step, momentum, dampening), buffer)
-
-
-@declared(checks={"momentum": not_negative})
-@named("SGD")
-def sgd_parameter(
+def sgd_in_place(
     p: bl.Full,
     g: bl.Full,
     lr: bl.PerRow,
     buffer: bl.Full | None = None,
+    step: bl.Integer | None = None,
     weight_decay: bl.PerRow | None = None,
     *,
     momentum: float = 0.9,
+    dampening: float = 0.0,
     nesterov: bool = False,
     maximize: bool = False,
 ):
-    d = _decayed(p, -g if maximize else g, weight_decay)
-    return _like(p - lr * (d if buffer is None else _direction(d, buffer, momentum, nesterov)), p)
+    static = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
+    return _sgd_step(p, -g if maximize else g, lr, buffer, step, weight_decay, **static)
 
 
 def _sgd_of(returns_update: bool) -> Any:
@@ -194,14 +213,9 @@ def _sgd_of(returns_update: bool) -> Any:
         dampening: float = 0.0,
         nesterov: bool = False,
     ):
-        d = direction = _decayed(p, g, weight_decay)
-        if buffer is not None:
-            new = _buffer(buffer, d, step, momentum, dampening)
-            direction = _direction(d, new, momentum, nesterov)
-        change = lr * direction
-        # An update is not rounded to the 16 bits of a parameter: p + update has one rounding.
-        first = -change if returns_update else _like(p - change, p)
-        return first if buffer is None else (first, _like(new, buffer))
+        static = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
+        numbers = lr, buffer, step, weight_decay
+        return _sgd_step(p, g, *numbers, **static, returns_update=returns_update)
 
     return sgd
 

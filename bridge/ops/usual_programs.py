@@ -66,10 +66,10 @@ def requests_towards(sets: Sets, found: Traced, dtype: str, arch: str = "") -> I
         for fills_space, like in zip(found.form.fills_space, found.form.like, strict=True)
     )
     params = ProgramParams(code, arithmetic, ",".join(results))
-    yield _request(params, own, arch)
+    yield request_of(params, own, arch)
     saving = PROGRAM.saving(params)
     if saving != params:
-        yield _request(saving, own, arch)
+        yield request_of(saving, own, arch)
     # The derivative rules arrange dtypes here, in place of arrays.
     saved = PROGRAM.result_dtypes(saving)
     specs = [Spec((), each) for each in own]
@@ -85,10 +85,11 @@ def requests_towards(sets: Sets, found: Traced, dtype: str, arch: str = "") -> I
     for call in calls:
         if call.params is not None:  # otherwise an operand is passed on
             takes = [own[o.position] if isinstance(o, ZerosLike) else o for o in call.operands]
-            yield _request(call.params, takes, arch)
+            yield request_of(call.params, takes, arch)
 
 
-def _request(params: ProgramParams, takes: Sequence[str], arch: str) -> Request:
+def request_of(params: ProgramParams, takes: Sequence[str], arch: str = "") -> Request:
+    """Returns the program of a call on operands of these dtypes."""
     dtypes = PROGRAM.result_dtypes(params)
     program = codes.wanted(codes.parse(params.code), [dtype is not None for dtype in dtypes])
     return Request(program, params.arithmetic, (*takes, *filter(None, dtypes)), arch=arch)

@@ -19,11 +19,8 @@ __all__ = ["SGD", "AdamW", "clip_grad_norm_"]
 _FLOATING = frozenset(DTYPES[name] for name in FLOATING)
 
 # The entries take operands and static arguments by position, without a public function's frame.
-_mean = optimizers.adamw_mean.entry("torch").run
-_square = optimizers.adamw_square.entry("torch").run
-_adamw = optimizers.adamw_parameter.entry("torch").run
-_buffer = optimizers.sgd_buffer.entry("torch").run
-_sgd = optimizers.sgd_parameter.entry("torch").run
+_adamw = optimizers.adamw_in_place.entry("torch").run
+_sgd = optimizers.sgd_in_place.entry("torch").run
 
 
 class _InPlace(torch.optim.Optimizer):
@@ -174,11 +171,9 @@ class AdamW(_InPlace, torch.optim.AdamW):
         lr, weight_decay = numbers.of(group["lr"], p), numbers.decay(group["weight_decay"], p)
         step = numbers.step(state["step"], p)
         b1, b2 = group["betas"]
-        _mean((m, g), m, b1, bool(group["maximize"]))
-        _square((v, g), v, b2)
-        if group["amsgrad"]:
-            v = torch.maximum(largest, v, out=largest)
-        _adamw((p, m, v, lr, step, weight_decay), p, b1, b2, group["eps"])
+        written = (p, m, v) if largest is None else (p, m, v, largest)
+        operands = (p, g, m, v, lr, step, weight_decay, largest)
+        _adamw(operands, written, b1, b2, group["eps"], bool(group["maximize"]))
 
 
 class SGD(_InPlace, torch.optim.SGD):
@@ -239,12 +234,12 @@ class SGD(_InPlace, torch.optim.SGD):
                 state["momentum_buffer"] = buffer
         p, g, buffer = as_rows(p, g, buffer)
         lr, weight_decay = numbers.of(group["lr"], p), numbers.decay(group["weight_decay"], p)
+        step, written = None, p
         if buffer is not None:
-            step = numbers.integer(1 if is_first else 2, p.device)
-            decays = momentum, group["dampening"]
-            _buffer((buffer, p, g, step, weight_decay), buffer, *decays, maximize)
+            step, written = numbers.integer(1 if is_first else 2, p.device), (p, buffer)
+        decays = momentum, group["dampening"]
         nesterov = bool(group["nesterov"])
-        _sgd((p, g, lr, buffer, weight_decay), p, momentum, nesterov, maximize)
+        _sgd((p, g, lr, buffer, step, weight_decay), written, *decays, nesterov, maximize)
 
 
 def _refuse_differentiable(name: str, differentiable: bool) -> None:

@@ -156,10 +156,12 @@ def test_as_many_results_as_the_function_returns() -> None:
                     np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-6)
     out = torch.empty(3, 4)
     for _ in range(2):
-        with pytest.raises(TypeError, match="out is given, expected None: the op returns a tuple"):
+        with pytest.raises(TypeError, match="out is a Tensor, expected a tuple of tensors"):
             centered.torch(torch.tensor(x), stats=True, out=out)
-        with pytest.raises(TypeError, match="out is given, expected None: the op returns a tuple"):
+        with pytest.raises(TypeError, match="out is a Tensor, expected a tuple of tensors"):
             alone.torch(torch.tensor(x), by=2.0, out=out)
+        with pytest.raises(TypeError, match="out is a tuple, expected a tensor"):
+            centered.torch(torch.tensor(x), out=(out,))
         assert centered.torch(torch.tensor(x), out=out) is out
         assert added.torch(torch.tensor(x), out=out) is out
 

@@ -58,16 +58,18 @@ def test_corrections_of_the_first_steps_have_no_cancellation(dtype: str, beta: f
     wide = getattr(torch, dtype)
     zero, one = torch.zeros(1, dtype=wide), torch.ones(1, dtype=wide)
     for count in (1, 2, 3, 10, 100, 10_000, 1_000_000):
-        with torch.no_grad():  # p − lr·(m/(1 − βᵗ))/(0 + 1)
-            p = optimizers.adamw_parameter.torch(zero, one, zero, one[0], count, b1=beta, eps=1.0)
-        exact = -1.0 / -np.expm1(count * np.log1p(-(np.float64(1.0) - beta)))
+        with torch.no_grad():  # p − lr·(β·m/(1 − βᵗ))/(0 + 1)
+            p, *_ = optimizers.adamw_in_place.torch(
+                *(zero, zero, one, zero, one[0], count), b1=beta, eps=1.0
+            )
+        exact = -beta / -np.expm1(count * np.log1p(-(np.float64(1.0) - beta)))
         assert abs(float(p) - exact) <= 4 * EPSILON[dtype] * abs(exact), count
 
 
 def test_a_beta_of_zero_needs_no_correction() -> None:
     zero, one = torch.zeros(1), torch.ones(1)
-    p = optimizers.adamw_parameter.torch(zero, one, zero, one[0], 3, b1=0.0, b2=0.0, eps=1.0)
-    assert p == -1.0
+    p, *_ = optimizers.adamw_in_place.torch(zero, one, one, one, one[0], 3, b1=0.0, b2=0.0, eps=1.0)
+    assert p == -0.5  # lr·1/(√1 + 1)
 
 
 @pytest.mark.parametrize("name", PAIRS)

@@ -20,6 +20,7 @@ from bridge.ops.traced import Traced, function_of, traced
 from bridge.torch._adapter.autograd import call, native_kernel, plan_of
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.destination import (
+    as_tuple,
     call_overwritten,
     pull_over,
     write_at_once,
@@ -88,9 +89,11 @@ class DeclaredEntry:
                             return results if is_tuple else results[0]
                     except ValueError:  # the checks below raise it in the public function's words
                         pass
-                elif not is_tuple and write_at_once(self.name, kernel, operands, out):
+                elif is_tuple is isinstance(out, tuple) and write_at_once(
+                    self.name, kernel, operands, out
+                ):
                     return out
-        if is_overridden(given := (*operands, out)):
+        if is_overridden(given := (*operands, *as_tuple(out))):
             return hand_over(given, depth=2, function=self.public)
         if (composed := self.composed(operands, out, *values)) is not None:
             return composed
@@ -114,8 +117,13 @@ class DeclaredEntry:
                         return results if found.returns_several else results[0]
                 except ValueError:  # wrong shapes: the checks below raise a better message
                     pass
-        if out is not None and found.returns_several:
-            raise TypeError(f"{self.name}: out is given, expected None: the op returns a tuple")
+        if out is not None and found.returns_several != isinstance(out, tuple):
+            expected = "a tuple of tensors" if found.returns_several else "a tensor"
+            returned = "a tuple" if found.returns_several else "one result"
+            raise TypeError(
+                f"{self.name}: out is a {type(out).__name__}, expected {expected}: the op returns "
+                f"{returned}"
+            )
         params = _checked(self.name, found, present)
         if not torch.compiler.is_compiling():
             plan = plan_of(PROGRAM, params, dtypes_of(present), self.name)

@@ -15,38 +15,53 @@ from bridge.torch._adapter.autograd import Plan, call, is_recorded, is_watched, 
 from bridge.torch._adapter.autograd_functions import Rules, named, remember
 from bridge.torch._adapter.checks import check_destination
 from bridge.torch._adapter.derivatives import Step
-from bridge.torch._adapter.kernels import Results, dtypes_of, spec_of, specs_of
+from bridge.torch._adapter.kernels import Results, dtypes_of, specs_of
 
 
 def write_at_once(function: str, kernel: Any, operands: tuple[Any, ...], out: Any) -> bool:
-    """Writes an ordinary call into `out` if a native kernel takes the call; True if it did."""
+    """Writes an ordinary call into `out` if a native kernel takes the call; True if it did.
+
+    `out` is a tensor, or a tuple of them for several results.
+    """
+    places = as_tuple(out)
     try:
-        if type(out) is not Tensor or out.is_inference() or not kernel.write(out, *operands):
+        if not all([type(place) is Tensor and not place.is_inference() for place in places]):
+            return False
+        if not kernel.write(places, *operands):
             return False
     except ValueError as error:
         raise _named_error(kernel.op, function, "out", error) from None
-    torch.autograd.graph.increment_version(out)
+    for place in places:
+        torch.autograd.graph.increment_version(place)
     return True
 
 
-def write_into(
-    function: str, op: Op[Any], operands: tuple[Any, ...], params: Any, out: Tensor
-) -> Tensor:
-    """Runs a call whose only result goes into `out`, and returns `out`.
+def as_tuple(out: Any) -> tuple[Any, ...]:
+    return out if isinstance(out, tuple) else (out,)
 
-    `function` is the name in messages and profilers.
+
+def write_into(function: str, op: Op[Any], operands: tuple[Any, ...], params: Any, out: Any) -> Any:
+    """Runs a call whose results go into `out`, and returns `out`.
+
+    `function` is the name in messages and profilers. `out` is a tensor, or a tuple of one for each
+    result that the call wants.
 
     Raises:
-      TypeError, ValueError: if `out` cannot take the result.
+      TypeError, ValueError: if `out` cannot take the results. Nothing has been written then.
       RuntimeError: if an operand or `out` requires a gradient.
     """
-    if torch.compiler.is_compiling() or is_watched((*operands, out)):
-        result = next(r for r in call(op, operands, params, function) if r is not None)
-        check_destination(function, "the first operand", operands[0], spec_of(result), out)
-        return out.copy_(result)
-    expected = next(s for s in op.results(specs_of(operands), params) if s is not None)
-    check_destination(function, op.words(params)[1][0], operands[0], expected, out)
-    present = [tensor for tensor in (*operands, out) if tensor is not None]
+    places = as_tuple(out)
+    expected = [s for s in op.results(specs_of(operands), params) if s is not None]
+    if len(places) != len(expected):
+        raise ValueError(f"{function}: out has {len(places)} tensors, expected {len(expected)}")
+    for place, spec in zip(places, expected, strict=True):
+        check_destination(function, op.words(params)[1][0], operands[0], spec, place)
+    if torch.compiler.is_compiling() or is_watched((*operands, *places)):
+        results = [r for r in call(op, operands, params, function) if r is not None]
+        for place, result in zip(places, results, strict=True):
+            place.copy_(result)
+        return out
+    present = [tensor for tensor in (*operands, *places) if tensor is not None]
     followed = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in present)
     if forward_ad._current_level >= 0:
         followed = followed or any(forward_ad.unpack_dual(t).tangent is not None for t in present)
@@ -106,23 +121,25 @@ def call_overwritten(function: str, op: Op[Any], operands: tuple[Any, ...], para
     return plan.place(named(_Overwritten, function).apply(plan, *operands))
 
 
-def _write(plan: Plan, operands: tuple[Any, ...], out: Tensor, argument: str = "") -> None:
+def _write(plan: Plan, operands: tuple[Any, ...], out: Any, argument: str = "") -> None:
     """Runs the call into `out`; errors call it `argument`, or by the first operand's name."""
-    if out.is_inference() and not torch.is_inference_mode_enabled():
+    places = as_tuple(out)
+    if any(p.is_inference() for p in places) and not torch.is_inference_mode_enabled():
         raise RuntimeError(
             f"{plan.name}: Inplace update to inference tensor outside InferenceMode is not "
             "allowed; clone it first"
         )
     _run_into(plan, operands, out, argument)
-    if not out.is_inference():
-        torch.autograd.graph.increment_version(out)
+    for place in places:
+        if not place.is_inference():
+            torch.autograd.graph.increment_version(place)
 
 
-def _run_into(plan: Plan, operands: tuple[Any, ...], out: Tensor, argument: str = "") -> None:
+def _run_into(plan: Plan, operands: tuple[Any, ...], out: Any, argument: str = "") -> None:
     """Runs the kernel as `_write` does, but counts no change of `out`."""
     try:
         with plan.recorded():
-            plan.run(operands, _only(plan, out))
+            plan.run(operands, plan.place(out))
     except ValueError as error:
         argument = argument or plan.op.words(plan.params)[1][0]
         raise _named_error(plan.op, plan.name, argument, error) from None
@@ -131,10 +148,6 @@ def _run_into(plan: Plan, operands: tuple[Any, ...], out: Tensor, argument: str 
 def _named_error(op: Op[Any], function: str, argument: str, error: ValueError) -> ValueError:
     """Returns the op's error about its only result in the words of the public function."""
     return ValueError(re.sub(f"^{op.name}: a result ", f"{function}: {argument} ", str(error)))
-
-
-def _only(plan: Plan, out: Tensor) -> tuple[Tensor | None, ...]:
-    return plan.place(out)
 
 
 def _has_rows(x: Tensor) -> bool:

@@ -79,7 +79,7 @@ bool is_injective(const Footprint& array) {
 }  // namespace
 
 bool check_overlap(const Footprint* outputs, size_t output_count, const Footprint* operands,
-                   size_t operand_count, CallError* error) {
+                   size_t operand_count, const InPlaceRule& rule, CallError* error) {
   for (size_t i = 0; i < output_count; ++i) {
     const Footprint& output = outputs[i];
     if (!is_injective(output)) {
@@ -87,8 +87,8 @@ bool check_overlap(const Footprint* outputs, size_t output_count, const Footprin
                         " has elements that share memory with each other");
     }
     for (size_t j = 0; j < operand_count; ++j) {
-      const bool in_place = i == 0 && operands[j].may_be_output;
       if (!share_memory(output, operands[j])) continue;
+      const bool in_place = rule.allows(i, j);
       if (in_place && identical(output, operands[j])) continue;
       return error->set(std::string(output.name) + " overlaps " + operands[j].name + " in memory" +
                         (in_place ? " without being the same array" : ""));

@@ -18,14 +18,21 @@ struct Footprint {
   int32_t dims;
   const int64_t* size;
   const int64_t* stride;  // in elements
-  bool may_be_output;     // an operand that the first output may be in place
 };
 
-// Returns false and sets *error if an output shares a byte with another array, or if its own
-// elements share memory (an expanded tensor). Only the first output may be an operand, one that
-// allows it.
+// Tells which output may take the place of an operand: the same array, element for element.
+class InPlaceRule {
+ public:
+  virtual bool allows(size_t output, size_t operand) const = 0;
+
+ protected:
+  ~InPlaceRule() = default;
+};
+
+// Returns false and sets *error if an output shares a byte with another array, unless it takes the
+// place of an operand by the rule, or if its own elements share memory (an expanded tensor).
 bool check_overlap(const Footprint* outputs, size_t output_count, const Footprint* operands,
-                   size_t operand_count, CallError* error);
+                   size_t operand_count, const InPlaceRule& rule, CallError* error);
 
 }  // namespace bridge::bindings
 

@@ -30,7 +30,7 @@ bool read_whole(const char* name, double value, double highest, int64_t* out, Ca
   return error->set(text);
 }
 
-class ProgramBinding {
+class ProgramBinding final : public InPlaceRule {
  public:
   ProgramBinding(const Arguments& arguments, BoundProgram* out, CallError* error)
       : arguments_(arguments), out_(out), error_(error) {}
@@ -347,7 +347,6 @@ class ProgramBinding {
     for (int32_t d = 0; d <= dims; ++d) {
       if (sizes[d] == 0) return true;  // there is nothing to share
     }
-    const Role first = role_of(operands_);
     for (size_t i = 0; i < count_; ++i) {
       const bridge_program_array& array = array_of(i);
       const Role role = role_of(i);
@@ -366,11 +365,34 @@ class ProgramBinding {
                        has_columns && adjacent ? cols : 1,
                        used,
                        role == Role::halves ? halves_sizes : sizes,
-                       strides[i],
-                       role == first && has_pairs(i) == has_pairs(operands_) &&
-                           (role == Role::full || role == Role::halves)};
+                       strides[i]};
     }
-    return check_overlap(footprints + operands_, count_ - operands_, footprints, operands_, error_);
+    return check_overlap(footprints + operands_, count_ - operands_, footprints, operands_, *this,
+                         error_);
+  }
+
+  // A kernel reads and writes pieces of rows, instruction by instruction. So a result can take the
+  // place of an operand whose elements are not read after they are stored.
+  bool allows(size_t result, size_t operand) const override {
+    const size_t place = operands_ + result;
+    const Role role = role_of(place);
+    if ((role != Role::full && role != Role::halves) || role != role_of(operand) ||
+        has_pairs(place) != has_pairs(operand)) {
+      return false;
+    }
+    uint32_t stored = 0;  // a bit for each half
+    for (int32_t i = 0; i < view_.instructions; ++i) {
+      const interpreter::Instruction& in = view_.code[i];
+      const int32_t operation = in.operation & ~interpreter::kAgain;
+      if (operation == interpreter::kStore && static_cast<size_t>(in.a) == result) {
+        stored |= in.c == 0 ? 1 : 2;
+      }
+      if (operation == interpreter::kLoad && static_cast<size_t>(in.a) == operand &&
+          (stored & (in.b == 0 ? 1 : 2)) != 0) {
+        return false;
+      }
+    }
+    return true;
   }
 
   const Arguments& arguments_;

@@ -177,21 +177,27 @@ bool same_kind(const Operand& a, const Operand& b) {
          std::equal(a.shape, a.shape + a.ndim, b.shape);
 }
 
-// Returns true if `out` can take the only wanted result of the variant, and puts it into `results`.
-bool place_only_result(const Variant& variant, const Operand* operands, const Operand& out,
-                       Operand* results) {
+// Returns true if the arrays can take the wanted results of the variant, and puts them at their
+// places among `results`.
+bool place_results(const Variant& variant, const Operand* operands, const Given& out,
+                   Operand* results) {
   size_t wanted = 0;
   for (size_t i = 0; i < variant.result_count; ++i) {
     const int like = variant.results[i].like;
     if (like == kUnwanted) continue;
-    if (like == kLikeNone || static_cast<size_t>(like) >= variant.operand_count ||
-        !same_kind(out, operands[like])) {
+    if (wanted == out.size() || like == kLikeNone ||
+        static_cast<size_t>(like) >= variant.operand_count) {
       return false;
     }
-    results[i] = out;
+    const Operand& place = out.operands()[wanted];
+    if (!place.present || !same_kind(place, operands[like]) || !is_compact(place) ||
+        !out.holds_its_values(wanted)) {
+      return false;
+    }
+    results[i] = place;
     ++wanted;
   }
-  return wanted == 1;
+  return wanted == out.size();
 }
 
 }  // namespace
@@ -246,15 +252,22 @@ PyObject* fast_compute(PyObject* object, PyObject* const* objects, Py_ssize_t co
 PyObject* fast_write(PyObject* object, PyObject* const* objects, Py_ssize_t count) {
   const auto& self = *reinterpret_cast<Kernel*>(object);
   bool written = false;
-  if (count > 1 && static_cast<size_t>(count) <= kMaxOperands &&
-      who_watches(self.frontend, objects, static_cast<size_t>(count)) == Watch::nothing) {
+  if (count > 1 && static_cast<size_t>(count) <= kMaxOperands && PyTuple_Check(objects[0])) {
+    PyObject* places[kMaxResults];
+    const auto size = static_cast<size_t>(PyTuple_Size(objects[0]));
+    for (size_t i = 0; i < size && i < kMaxResults; ++i) {
+      places[i] = PyTuple_GetItem(objects[0], static_cast<Py_ssize_t>(i));
+    }
+    const auto operand_count = static_cast<size_t>(count) - 1;
     Given out(self.frontend), given(self.frontend);
     AbsentOperands<kMaxResults> results(kMaxResults);
-    if (out.read(objects, 1) && given.read(objects + 1, static_cast<size_t>(count) - 1)) {
-      const Operand& place = out.operands()[0];
+    if (size > 0 && size <= kMaxResults &&
+        who_watches(self.frontend, places, size) == Watch::nothing &&
+        who_watches(self.frontend, objects + 1, operand_count) == Watch::nothing &&
+        out.read(places, size) && given.read(objects + 1, operand_count)) {
       const Variant* variant = find_variant(self, given);
-      written = variant != nullptr && is_compact(place) && out.holds_its_values(0) &&
-                place_only_result(*variant, given.operands(), place, results.data()) &&
+      written = variant != nullptr &&
+                place_results(*variant, given.operands(), out, results.data()) &&
                 run_into(self, *variant, given, results.data(), false) == kDone;
     }
   }

@@ -66,8 +66,9 @@ PyObject* fast_recorded(PyObject* kernel, PyObject* const* operands, Py_ssize_t 
 // must be none.
 PyObject* fast_compute(PyObject* kernel, PyObject* const* operands, Py_ssize_t count);
 
-// kernel.write(out, *operands): writes the only result into `out` and returns True. Returns False,
-// and writes nothing, if the call is not an ordinary one or is observed.
+// kernel.write(out, *operands): writes the wanted results into the tensors of the tuple `out` and
+// returns True. Returns False, and writes nothing, if the call is not an ordinary one or is
+// observed.
 PyObject* fast_write(PyObject* kernel, PyObject* const* objects, Py_ssize_t count);
 
 // Implements FunctionTable::run (bindings/torch/function_table.h).
