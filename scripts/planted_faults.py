@@ -432,8 +432,8 @@ BIAS_DROPOUT_ADD = (
         "cpp/bindings/calls/program_call.cpp",
         "(stored & (in.b == 0 ? 1 : 2)) != 0",
         "(stored & (in.b == 0 ? 1 : 2)) > 2",
-        tests=("tests/declared/test_in_place.py",),
-        keyword="in_place",
+        tests=LAYOUTS,
+        keyword="read_later",
     ),
     Fault(
         "bias_dropout_add: one threshold for every p",

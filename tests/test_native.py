@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+import bridge
 from bridge import _native
+from bridge import lang as bl
 from bridge.catalogue.bias_dropout_add import bias_dropout_add
 from bridge.catalogue.softmax_programs import (
     derivative_program,
@@ -317,3 +319,30 @@ def test_the_instruction_sets_are_those_that_the_kernel_sees() -> None:
     found = {*flags[1].split()}
     expected = ["x86-64-v4"] * (found >= V3 | V4) + ["x86-64-v3"] * (found >= V3) + ["x86-64"]
     assert usable_isas() == expected
+
+
+def test_a_result_takes_no_place_of_an_operand_that_is_read_later(rng: Any) -> None:
+    """Programs of bridge.lang store their results last; bytecode may store one earlier."""
+
+    def twice_and_thrice(x: bl.Full, y: bl.Full) -> Any:
+        return y * 2.0, x * 3.0
+
+    found = traced(bridge.op(twice_and_thrice).declaration, (True, True))
+    params = ProgramParams(found.code, "float32", "float32,float32")
+    words = np.frombuffer(PROGRAM.code(params, ["float32", "float32"]), np.int32)
+    steps = words[-36:].reshape(6, 6)  # two loads and products in turn, then two stores
+    early = np.concatenate([words[:-36], steps[[0, 1, 4, 2, 3, 5]].ravel()]).tobytes()
+    x, y = draw(rng, (3, 5)), draw(rng, (3, 5))
+    for code, allowed in ((words.tobytes(), True), (early, False)):
+        a, b, other = x.copy(), y.copy(), np.empty_like(x)
+        for results, is_right in (((b, a), True), ((a, other), allowed)):
+            a[:], b[:] = x, y
+            call = (PROGRAM.name, (a, b), results, (0.0, 0.0), 1, allocate, code)
+            if is_right:
+                assert _native.run(*call) == -1
+                assert results[0].tobytes() == (y * 2).tobytes()
+                assert results[1].tobytes() == (x * 3).tobytes()
+                continue
+            with pytest.raises(ValueError, match="a result overlaps an operand in memory"):
+                _native.run(*call)
+            assert a.tobytes() == x.tobytes()

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+_PI = "3.14159265358979323846264338327950288"
+
 
 def gelu_derivative(h: Any, form: str, order: int) -> Any:
     r"""gelu⁽ⁿ⁾(h) in float64, with small relative errors in the tails and exact limits at ±∞.
@@ -21,19 +23,39 @@ def gelu_derivative(h: Any, form: str, order: int) -> Any:
     bound = 500.0 if form == "sigmoid" else 40.0
     at = np.clip(h, -bound, bound)
     with np.errstate(all="ignore"):
-        value = _erf_derivative(at, order) if form == "none" else _logistic(at, form, order)
+        value = _derivative(at, form, order)
+        # Near the roots of a derivative its terms cancel.
+        close = (np.abs(value) < 0.0625) & (np.abs(at) < 3.0) & (order > 0)
+        if close.any():
+            value = np.array(value)
+            value[close] = _derivative(at[close].astype(np.longdouble), form, order)
         if order == 0:
             value = np.where(h > bound, h, np.where(h < -bound, -0.0, value))
     return value
 
 
+def _derivative(h: Any, form: str, order: int) -> Any:
+    return _erf_derivative(h, order) if form == "none" else _logistic(h, form, order)
+
+
 def _normal(h: Any) -> Any:
-    """Φ, with small relative errors in its lower tail."""
-    return 0.5 * np.vectorize(math.erfc, otypes=[np.float64])(h * -math.sqrt(0.5))
+    """Φ, with small relative errors in its lower tail; of `longdouble` for |h| < 3 alone."""
+    if h.dtype != np.longdouble:
+        return 0.5 * np.vectorize(math.erfc, otypes=[np.float64])(h * -math.sqrt(0.5))
+    # Φ = 1/2 + φ·(h + h³/3 + h⁵/(3·5) + …)
+    term = total = h
+    for k in range(3, 121, 2):
+        term = term * h * h / k
+        total = total + term
+    return 0.5 + _density(h) * total
+
+
+def _density(h: Any) -> Any:
+    return np.exp(-0.5 * h * h) / np.sqrt(2.0 * h.dtype.type(_PI))
 
 
 def _erf_derivative(h: Any, order: int) -> Any:
-    density = np.exp(-0.5 * h * h) / math.sqrt(2.0 * math.pi)
+    density = _density(h)
     if order == 0:
         return h * _normal(h)
     if order == 1:
@@ -45,7 +67,11 @@ def _erf_derivative(h: Any, order: int) -> Any:
 
 
 def _logistic(h: Any, form: str, order: int) -> Any:
-    a, b = (1.702, 0.0) if form == "sigmoid" else (2.0 * math.sqrt(2.0 / math.pi), 0.044715)
+    number = h.dtype.type
+    if form == "sigmoid":
+        a, b = number("1.702"), number(0.0)
+    else:
+        a, b = 2.0 * np.sqrt(2.0 / number(_PI)), number("0.044715")
     # `inner` has the Taylor coefficients of the argument around h, `sigma` those of s =
     # σ(argument), which follow from s′ = q·argument′ with q = s(1 − s).
     inner = [a * (h + b * h**3), a * (1.0 + 3.0 * b * h * h), a * 3.0 * b * h, a * b + 0.0 * h]

@@ -1,4 +1,4 @@
-"""Several results in the places of operands: the bits of new memory, or an error before a write."""
+"""Several results in the places of any operands have the bits of results in new memory."""
 
 from __future__ import annotations
 
@@ -45,27 +45,17 @@ def test_results_in_place(op: Any, rows: int, columns: int) -> None:
     operands = operands_of(op, rows, columns)
     expected = op.torch(*operands)
     full = [i for i, operand in enumerate(operands) if operand.shape == (rows, columns)]
-    done = 0
     for places in itertools.product((None, *full), repeat=len(expected)):
         taken = [i for i in places if i is not None]
         if len(set(taken)) < len(taken):
             continue
         given = [operand.clone() for operand in operands]
         out = tuple(torch.empty(rows, columns) if i is None else given[i] for i in places)
-        try:
-            found = op.torch(*given, out=out)
-        except ValueError as error:
-            assert "overlaps" in str(error), error
-            for before, after in zip(operands, given, strict=True):
-                assert_same_bits(after, before)
-            continue
-        done += 1
-        assert found is out
+        assert op.torch(*given, out=out) is out
         for result, right in zip(out, expected, strict=True):
             assert_same_bits(result, right)
         for i in set(range(len(operands))) - set(taken):
             assert_same_bits(given[i], operands[i])
-    assert done > 1  # new memory is not the only place
 
 
 def test_a_step_of_an_optimizer_can_be_in_place() -> None:
