@@ -183,3 +183,12 @@ def test_the_result_may_be_written_into(queries: int, rng: np.random.Generator) 
     y = bridge.torch.attention(*smooth)
     (expected,) = torch.autograd.grad((2 * y).sum(), smooth[0], retain_graph=True)
     assert torch.equal(torch.autograd.grad(y.mul_(2).sum(), smooth[0])[0], expected)
+
+
+@pytest.mark.parametrize("window", [2**31, 2**63, 10**30])
+def test_a_window_without_end_hides_nothing(window: int, rng: np.random.Generator) -> None:
+    tensors = tensors_of(drawn(rng), "float32")
+    expected = everything_torch(tensors, causal=True)
+    for run in (everything_torch, everything_jax):
+        for name, value in run(tensors, causal=True, window=window).items():
+            same(expected[name], value)
