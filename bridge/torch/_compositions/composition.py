@@ -143,7 +143,7 @@ class Composition:
 
 
 def _whole(x: Tensor) -> Tensor:
-    """Returns a result without its past as a view: autograd lets nobody write into such a result."""
+    """Returns a result that is no view, so that autograd lets the caller write into it."""
     return x.contiguous().data
 
 
