@@ -254,6 +254,11 @@ DisableTorchFunctionSubclass: Any = names.find(
     "treats a subclass as a plain tensor; without it its __torch_function__ is called",
     contextlib.nullcontext,
 )
+DisableTorchFunction: Any = names.find(
+    "torch._C.DisableTorchFunction",
+    "hides calls from modes and subclasses; without it an optimizer's step fails beside them",
+    contextlib.nullcontext,
+)
 cuda_device: Ask | None = names.find(
     "torch._C._cuda_getDevice",
     "finds the current device; without it, as without CUDA, small calls on a GPU cost more",

@@ -41,7 +41,8 @@ def checked_options(arrays: Arrays, d: int, causal: Any, *numbers: Any) -> Optio
     if type(causal) is not bool:
         raise TypeError(f"{NAME}: causal is {causal!r}, expected True or False")
     if window is not None:
-        window = whole_number(NAME, "window", window, 1)
+        # No call has more keys, and int32 has the difference of a place and the window.
+        window = min(whole_number(NAME, "window", window, 1), 2**30)
         if not causal:
             raise ValueError(
                 f"{NAME}: window is {window} and causal is False, expected causal=True: a window "

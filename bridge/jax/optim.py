@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bridge.catalogue import optimizers
 from bridge.catalogue.checks import check_each
@@ -195,6 +196,7 @@ def apply_updates(params: Any, updates: Any) -> Any:
 
     Raises:
       TypeError: for an array that is not floating.
+      ValueError: for an update of another shape.
 
     Example:
       >>> apply_updates({"w": jnp.ones(2)}, {"w": jnp.ones(2)})["w"]
@@ -204,6 +206,12 @@ def apply_updates(params: Any, updates: Any) -> Any:
     def add(p: Any, update: Any) -> Any:
         if update is None or p is None:
             return p
+        if np.shape(update) != np.shape(p):
+            raise ValueError(
+                f"apply_updates: an update has shape {list(np.shape(update))}, expected "
+                f"{list(np.shape(p))}, that of its parameter"
+            )
+        p = jnp.asarray(p)
         shape = optimizers.row_shape(p.shape)
         rows = reshaped(p, shape), reshaped(update, shape)
         added = optimizers.parameter_plus_update.jax(*rows).reshape(p.shape)

@@ -8,11 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge._private.torch import DisableTorchFunction
 from bridge.catalogue import optimizers
 from bridge.lang.dtypes import FLOATING
 from bridge.torch._adapter.kernels import DTYPES, dtype_word
 from bridge.torch._ops.clipping import clip_grad_norm_
-from bridge.torch._ops.optimizer_operands import Numbers, arithmetic_of, as_rows
+from bridge.torch._ops.optimizer_operands import (
+    Numbers,
+    arithmetic_of,
+    as_rows,
+    check_operand_number,
+    unwritable,
+)
 
 __all__ = ["SGD", "AdamW", "clip_grad_norm_"]
 
@@ -27,6 +34,7 @@ class _InPlace(torch.optim.Optimizer):
     """A step that bridge's kernels write over the parameters and the state."""
 
     _name: str
+    _may_be_absent: tuple[str, ...] = ()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -39,18 +47,21 @@ class _InPlace(torch.optim.Optimizer):
           The loss from the closure, or None.
 
         Raises:
-          TypeError: for a parameter or gradient that is complex, sparse or of another dtype.
-            Nothing has been written then.
+          TypeError, ValueError: for a parameter or gradient that is complex, sparse or of another
+            dtype, a number of a group that is out of range, or a state that does not fit its
+            parameter. Nothing has been written then.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        found = [list(self._with_gradients(place)) for place in range(len(self.param_groups))]
-        for group, parameters in zip(self.param_groups, found, strict=True):
-            numbers = Numbers()
-            for p, g in parameters:
-                self._update(p, g, group, numbers)
+        # A mode or a subclass takes over public functions only, and a step calls none.
+        with DisableTorchFunction():
+            found = [list(self._with_gradients(place)) for place in range(len(self.param_groups))]
+            for group, parameters in zip(self.param_groups, found, strict=True):
+                numbers = Numbers()
+                for p, g in parameters:
+                    self._update(p, g, group, numbers)
         return loss
 
     def load_state_dict(self, state_dict: Any) -> None:
@@ -79,6 +90,10 @@ class _InPlace(torch.optim.Optimizer):
     def _with_gradients(self, place: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields the parameters of a group that have gradients, after a check of both."""
         group = self.param_groups[place]
+        for name in ("lr", "weight_decay"):
+            check_operand_number(self._name, f"{name} of group {place}", group[name])
+        self._check_numbers(group)
+        names = self._names_of_state(group)
         for i, p in enumerate(group["params"]):
             if (g := p.grad) is None:
                 continue
@@ -89,13 +104,42 @@ class _InPlace(torch.optim.Optimizer):
             if g.dtype not in _FLOATING or (g.dtype is torch.float64 and p.dtype != g.dtype):
                 found = f"has dtype {dtype_word(p.dtype)} and a gradient of {dtype_word(g.dtype)}"
                 self._refuse(place, i, found, "a gradient of the same dtype")
+            if found := unwritable(p):
+                self._refuse(place, i, found, "memory of its own", ValueError)
+            if state := self.state.get(p):
+                for name in names:
+                    self._check_state(place, i, p, name, state.get(name))
             yield p, g
 
-    def _refuse(self, place: int, i: int, found: str, expected: str = "") -> None:
+    def _check_state(self, place: int, i: int, p: Tensor, name: str, value: Tensor | None) -> None:
+        if value is None:
+            if name not in self._may_be_absent:
+                self._refuse(place, i, f"has a state without {name}", "its tensor", ValueError)
+            return
+        for word, own, expected in (
+            ("shape", list(value.shape), list(p.shape)),
+            ("device", value.device, p.device),
+            ("dtype", dtype_word(value.dtype), dtype_word(arithmetic_of(p))),
+        ):
+            if own != expected:
+                found = f"has a state {name} of {word} {own}"
+                self._refuse(place, i, found, str(expected), ValueError)
+
+    def _refuse(
+        self, place: int, i: int, found: str, expected: str = "", error: Any = TypeError
+    ) -> None:
         expected = expected or f"one of {', '.join(FLOATING)}"
         names = self.param_groups[place].get("param_names")
         name = names[i] if names else f"parameter {i} of group {place}"
-        raise TypeError(f"{self._name}: {name} {found}, expected {expected}")
+        raise error(f"{self._name}: {name} {found}, expected {expected}")
+
+    def _check_numbers(self, group: dict[str, Any]) -> None:
+        """Raises TypeError or ValueError for numbers that are fixed in a kernel."""
+        raise NotImplementedError
+
+    def _names_of_state(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """Returns the names of the tensors of a parameter's state that have its shape."""
+        raise NotImplementedError
 
     def _update(self, p: Tensor, g: Tensor, group: dict[str, Any], numbers: Numbers) -> None:
         raise NotImplementedError
@@ -156,6 +200,15 @@ class AdamW(_InPlace, torch.optim.AdamW):
             capturable=capturable,
         )
 
+    def _check_numbers(self, group: dict[str, Any]) -> None:
+        checks = optimizers.ADAMW_CHECKS
+        for i, beta in enumerate(group["betas"]):
+            checks["b1"](self._name, f"betas[{i}]", beta)
+        checks["eps"](self._name, "eps", group["eps"])
+
+    def _names_of_state(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else []))
+
     def _update(self, p: Tensor, g: Tensor, group: dict[str, Any], numbers: Numbers) -> None:
         state = self.state[p]
         if not state:
@@ -203,6 +256,7 @@ class SGD(_InPlace, torch.optim.SGD):
     """
 
     _name = "SGD"
+    _may_be_absent = ("momentum_buffer",)
 
     def __init__(
         self,
@@ -222,6 +276,13 @@ class SGD(_InPlace, torch.optim.SGD):
         super().__init__(
             *(params, lr, momentum, dampening, weight_decay, nesterov), maximize=maximize
         )
+
+    def _check_numbers(self, group: dict[str, Any]) -> None:
+        for name, check in optimizers.SGD_CHECKS.items():
+            check(self._name, name, group[name])
+
+    def _names_of_state(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] != 0 else ()
 
     def _update(self, p: Tensor, g: Tensor, group: dict[str, Any], numbers: Numbers) -> None:
         momentum, maximize = group["momentum"], bool(group["maximize"])

@@ -173,3 +173,22 @@ def test_only_wanted_gradients(rng: np.random.Generator) -> None:
         y = bridge.torch.attention(own["q"], own["k"], own["v"], sink=own["sink"], causal=True)
         (gradient,) = torch.autograd.grad(y, own[name], tensors["g"])
         assert torch.equal(gradient, whole[name])
+
+
+@pytest.mark.parametrize("queries", [5, 600])
+def test_the_result_may_be_written_into(queries: int, rng: np.random.Generator) -> None:
+    sizes = {"batch": (), "queries": queries, "keys": 9}
+    tensors = tensors_of(drawn(rng, **sizes), "float32")
+    smooth = [tensors[name].requires_grad_() for name in ("q", "k", "v")]
+    y = bridge.torch.attention(*smooth)
+    (expected,) = torch.autograd.grad((2 * y).sum(), smooth[0], retain_graph=True)
+    assert torch.equal(torch.autograd.grad(y.mul_(2).sum(), smooth[0])[0], expected)
+
+
+@pytest.mark.parametrize("window", [2**31, 2**63, 10**30])
+def test_a_window_without_end_hides_nothing(window: int, rng: np.random.Generator) -> None:
+    tensors = tensors_of(drawn(rng), "float32")
+    expected = everything_torch(tensors, causal=True)
+    for run in (everything_torch, everything_jax):
+        for name, value in run(tensors, causal=True, window=window).items():
+            same(expected[name], value)

@@ -66,3 +66,5 @@ def test_refusals(given: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=f"attention_fn: {words}"):
         attention_fn(x, x, x, **given)
     assert attention_fn(x, x, x, dropout_rate=0.1, deterministic=True).shape == x.shape
+    rated = jax.jit(lambda rate: attention_fn(x, x, x, dropout_rate=rate, deterministic=True))
+    assert rated(0.1).shape == x.shape

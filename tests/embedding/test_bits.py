@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import bridge.torch
 from bridge import _native
 from tests.embedding.reference import drawn, drawn_ids, sums
 from tests.frameworks import DTYPES, FRAMEWORKS, bits
@@ -157,3 +158,11 @@ def test_both_frameworks(rng: np.random.Generator) -> None:
     first, second = (own.vjp(of_ids(own, ids), [weight], g) for own in FRAMEWORKS)
     for ours, theirs in zip(first, second, strict=True):
         same(ours, theirs)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_the_result_may_be_written_into(shape: tuple[int, ...]) -> None:
+    weight = torch.ones(4, 5, requires_grad=True)
+    y = bridge.torch.embedding(torch.ones(shape, dtype=torch.int64), weight)
+    y.mul_(2).sum().backward()
+    assert torch.equal(weight.grad.sum(), torch.tensor(2.0 * y.numel()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import equinox as eqx
@@ -187,3 +188,42 @@ def test_bad_input_is_named() -> None:
         wide = {**params, "b": jnp.ones((2, 3), jnp.float64)}
         with pytest.raises(TypeError, match="b has a gradient of float64, expected one of"):
             optim.adamw(0.1).step(wide, optim.adamw(0.1).init(params), params)
+
+
+@pytest.mark.parametrize("make", [lambda: optim.adamw(0.1), lambda: optim.sgd(0.1, 0.9)])
+def test_a_state_that_does_not_fit_is_refused(make: Any) -> None:
+    """Another shape with as many elements would be read in another order."""
+    optimizer, params = make(), {"w": jnp.ones((2, 3))}
+    for other in (jnp.ones((3, 2)), jnp.ones((2, 3), jnp.bfloat16)):
+        state = jax.tree.map(lambda x, other=other: other if x.ndim else x, optimizer.init(params))
+        found = f"w has a state {other.dtype.name} {list(other.shape)}, expected float32 [2, 3]"
+        with pytest.raises(ValueError, match=re.escape(found)):
+            optimizer.step(params, state, params)
+    assert optimizer.init({"w": 1.0}).count == 0
+    with pytest.raises(TypeError, match="w has a gradient of float"):
+        optimizer.step({"w": 1.0}, optimizer.init({"w": 1.0}), {"w": 1.0})
+
+
+def test_updates_of_another_shape_are_refused() -> None:
+    words = re.escape("an update has shape [3, 2], expected [2, 3]")
+    with pytest.raises(ValueError, match=words):
+        optim.apply_updates({"w": jnp.ones((2, 3))}, {"w": jnp.ones((3, 2))})
+    assert optim.apply_updates({"w": 1.0}, {"w": jnp.float32(1.0)})["w"] == 2.0
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay"])
+@pytest.mark.parametrize("value", [None, "large"])
+def test_numbers_are_named(name: str, value: Any) -> None:
+    params = {"w": jnp.ones(2)}
+    optimizer = optim.adamw(**{"learning_rate": 0.1, name: value})
+    words = f"adamw: {name} has type {type(value).__name__}, expected a number"
+    with pytest.raises(TypeError, match=words):
+        optimizer.step(params, optimizer.init(params), params)
+
+
+@pytest.mark.filterwarnings("error")
+def test_arrays_of_numpy() -> None:
+    params = {"w": np.ones((2, 3))}
+    optimizer = optim.adamw(0.1)
+    found, _ = optimizer.step(params, optimizer.init(params), params)
+    assert found["w"].dtype == jnp.float32

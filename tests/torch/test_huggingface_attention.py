@@ -119,7 +119,11 @@ def test_models_without_the_interface_stay() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ({"dropout": 0.1}, ValueError, "dropout is 0.1, expected 0"),
+        (
+            {"dropout": 0.1},
+            ValueError,
+            "dropout is 0.1, expected 0: layers take it from the config",
+        ),
         ({"position_bias": torch.zeros(1)}, ValueError, "position_bias is given, expected None"),
         ({"output_attentions": True}, ValueError, "output_attentions is True, expected False"),
         ({"attention_mask": torch.zeros(2, 2)}, TypeError, "has dtype float32, expected bool"),
@@ -129,3 +133,14 @@ def test_refusals(given: dict[str, Any], error: type, words: str) -> None:
     x = torch.zeros(1, 1, 2, 4)
     with pytest.raises(error, match=words):
         huggingface.attention_forward(nn.Module(), x, x, x, **{"attention_mask": None, **given})
+
+
+def test_the_message_about_dropout_says_how_to_get_rid_of_it() -> None:
+    model = model_of("Llama", attention_dropout=0.5).train()
+    huggingface.replace(model, **OFF, attention=True)
+    model.config.attention_dropout = 0.0  # the layers have their own copy
+    with pytest.raises(ValueError, match="so build the model with a config"):
+        model(tokens(2, 5))
+    other = model_of("Bert", attention_probs_dropout_prob=0.0).train()
+    huggingface.replace(other, **OFF, attention=True)
+    assert first(other(tokens(2, 5))).isfinite().all()

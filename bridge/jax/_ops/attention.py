@@ -44,6 +44,7 @@ def attention(
     nothing else**: a query that is decoded alone against a cache of n keys has the bits of position
     n of a whole sequence, in any batch. A key that a query does not see is absent from its sums,
     whatever k and v hold there (NaN included). A query that sees no key gives 0 and no gradient.
+    Derivatives of gradients need finite numbers in hidden keys too.
 
     Scores and their softmax are computed in float32 (float64 for float64). p is rounded once to
     the dtype of q, for the product with v. Memory is proportional to a chunk of rows times the

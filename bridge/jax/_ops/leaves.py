@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bridge.catalogue import optimizers
 from bridge.jax._adapter.avals import split_as, unsplit
 from bridge.lang.dtypes import FLOATING
+from bridge.ops.scalars import real_number
 
 
 class Optimizer(NamedTuple):
@@ -67,6 +69,15 @@ class Leaves:
                 f"{where} has a gradient of float64, expected one of the parameter's {p.dtype.name}"
             )
 
+    def _check_state(self, path: Any, p: Any, state: Any) -> None:
+        found = f"{state.dtype.name} {list(state.shape)}"
+        expected = f"{jnp.dtype(arithmetic_of(p)).name} {list(p.shape)}"
+        if found != expected:
+            raise ValueError(
+                f"{self.function}: {_name(path) or 'the parameter'} has a state {found}, expected "
+                f"{expected}"
+            )
+
     def named(self) -> list[tuple[str, Any]]:
         return [(_name(path), g) for path, g in self._given]
 
@@ -94,7 +105,9 @@ class Leaves:
         return [bool(flag) for flag in self.alike("mask", filled)]
 
     def scalar(self, name: str, value: Any, dtype: Any) -> Any:
-        found = jnp.asarray(value, dtype)
+        if not isinstance(value, (jax.Array, np.ndarray)):
+            real_number(self.function, name, value)
+        found = jnp.asarray(value, jax.dtypes.canonicalize_dtype(dtype))
         if found.shape:
             raise ValueError(
                 f"{self.function}: {name} has shape {list(found.shape)}, expected a number or an "
@@ -113,6 +126,9 @@ class Leaves:
           A list of `count` trees.
         """
         state = [self.alike("the state", tree) for tree in trees]
+        for (path, _), p, *own in zip(self._given, self.params, *state, strict=True):
+            for each in own:
+                self._check_state(path, p, each)
         results = []
         for i, (p, g) in enumerate(zip(self.params, self.grads, strict=True)):
             shape = optimizers.row_shape(g.shape)
@@ -140,4 +156,6 @@ def _name(path: Any) -> str:
 
 
 def arithmetic_of(p: Any) -> Any:
-    return jnp.float64 if p.dtype == jnp.float64 else jnp.float32
+    # Without x64, JAX converts an array of NumPy to float32.
+    is_wide = getattr(p, "dtype", None) == jnp.float64  # an update refuses leaves without a dtype
+    return jax.dtypes.canonicalize_dtype(jnp.float64 if is_wide else jnp.float32)

@@ -64,7 +64,7 @@ def attention_fn(
         if given is not None:
             why = "scores have no bias" if name == "bias" else "the probabilities are not stored"
             raise ValueError(f"{_NAME}: {name} is given, expected None: {why}")
-    if dropout_rate and not deterministic:
+    if not deterministic and dropout_rate:  # a traced rate has no effect beside deterministic
         raise ValueError(
             f"{_NAME}: dropout_rate is {dropout_rate} and deterministic is False, expected no "
             "dropout of probabilities: pass deterministic=True, or drop out the result"

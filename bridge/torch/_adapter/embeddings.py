@@ -51,7 +51,7 @@ def _take(weight: Tensor, ids: Tensor, marks: bool) -> Tensor:
     is_row = None if are_rows else (ids >= 0) & (ids < rows)
     index = ids if is_row is None else torch.where(is_row, ids, 0)
     if batch == 1:
-        found = weight[0].index_select(0, index[0])[None]
+        found = weight.index_select(1, index[0])  # no view: the caller may write into the result
     else:
         found = weight[torch.arange(batch, device=ids.device)[:, None], index.long()]
     return found if is_row is None else found.masked_fill_(~is_row[..., None], missing)

@@ -85,7 +85,7 @@ class Composition:
         operands, options = self._split(given)
         device = operands[0].device.type
         with torch.no_grad(), without_autocast(device):
-            return self.rules.forward(operands, options).contiguous()  # type: ignore[no-any-return]
+            return _whole(self.rules.forward(operands, options))
 
     def _backward(self, g: Tensor, *given: Any) -> tuple[Tensor, ...]:
         *given, wanted = given  # type: ignore[assignment]
@@ -93,7 +93,7 @@ class Composition:
         with torch.no_grad(), without_autocast(g.device.type):
             found = self.rules.gradients(g, operands, options, wanted)
         # The results may be neither operands nor each other's memory.
-        return tuple([g.new_empty(0) if d is None else d.contiguous() for d in found])
+        return tuple([g.new_empty(0) if d is None else _whole(d) for d in found])
 
     def _split(self, given: Sequence[Any]) -> tuple[Sequence[Any], Any]:
         return given[: self.count], self.rules.options(*given[self.count :])
@@ -140,6 +140,11 @@ class Composition:
         found = self.backward_op(cotangent, *moved, *given[count:])
         dims = tuple([0 if is_wanted else None for is_wanted in given[-1]])
         return found, dims
+
+
+def _whole(x: Tensor) -> Tensor:
+    """Returns a result that is no view, so that autograd lets the caller write into it."""
+    return x.contiguous().data
 
 
 def _has_tangents(operands: Sequence[Any]) -> bool:

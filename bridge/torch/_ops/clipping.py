@@ -9,15 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridge._private.torch import DisableTorchFunction
 from bridge.catalogue import optimizers
 from bridge.catalogue.checks import number
 from bridge.lang.dtypes import FLOATING
 from bridge.ops.scalars import real_number
 from bridge.torch._adapter import arrays
 from bridge.torch._adapter.kernels import dtype_word
-from bridge.torch._ops.optimizer_operands import arithmetic_of, as_rows
+from bridge.torch._ops.optimizer_operands import arithmetic_of, as_rows, unwritable
 
 _clipped = optimizers.clipped.entry("torch").run
+_norm_and_factor = optimizers.norm_and_factor.entry("torch").run
 _EXPECTED = "expected tensors, or pairs of a name and a tensor"
 _max_norm = number("a number from 0 on", lambda value: value >= 0)
 
@@ -50,7 +52,8 @@ def clip_grad_norm_(
 
     Raises:
       TypeError: for a gradient that is complex, sparse or of another dtype.
-      ValueError: for a negative max_norm or another norm_type.
+      ValueError: for a negative max_norm, another norm_type, or a gradient whose elements share
+        memory. Nothing has been written in all cases.
       RuntimeError: for a norm that is not finite, with error_if_nonfinite.
 
     Example:
@@ -73,13 +76,22 @@ def clip_grad_norm_(
                 f"{name}: the gradient of {key} {found}, expected a dense one of "
                 f"{', '.join(FLOATING)}"
             )
+        if found := unwritable(g):
+            raise ValueError(
+                f"{name}: the gradient of {key} {found}, expected memory of its own: clone it"
+            )
         gradients.append(g)
     if not gradients:
         return torch.zeros(())
+    with DisableTorchFunction():  # a mode or a subclass takes over public functions only
+        return _clip(name, gradients, limit, error_if_nonfinite)
+
+
+def _clip(name: str, gradients: list[Tensor], limit: float, error_if_nonfinite: bool) -> Tensor:
     sums = [optimizers.squares(arrays, _whole(g).reshape(-1)) for g in gradients]
     dtype = torch.float64 if any(s.dtype is torch.float64 for s in sums) else torch.float32
     row = torch.cat([s.to(sums[0].device, dtype) for s in sums]).reshape(1, -1)
-    norms, factors = optimizers.norm_and_factor.torch(row, row.new_full((1,), limit))
+    norms, factors = _norm_and_factor((row, row.new_full((1,), limit)))
     norm, factor = norms.reshape(()), factors.reshape(())
     if error_if_nonfinite and not math.isfinite(norm):
         raise RuntimeError(f"{name}: the norm of the gradients is {norm.item()}, expected a number")

@@ -8,6 +8,28 @@ import torch
 from torch import Tensor
 
 from bridge.catalogue import optimizers
+from bridge.ops.scalars import real_number
+
+
+def check_operand_number(function: str, name: str, value: Any) -> None:
+    """Raises TypeError or ValueError unless `Numbers` takes the value; reads no tensor's number."""
+    if not isinstance(value, Tensor):
+        real_number(function, name, value)
+    elif value.is_complex() or value.numel() != 1:
+        found = f"shape {list(value.shape)} and dtype {str(value.dtype).removeprefix('torch.')}"
+        raise ValueError(f"{function}: {name} has {found}, expected one real number")
+
+
+def unwritable(t: Tensor) -> str:
+    """Returns the reason why no kernel can write the tensor in place, or nothing."""
+    # Dynamo cannot trace these questions.
+    if torch.compiler.is_compiling() or t.numel() == 0:
+        return ""
+    if t.is_neg():
+        return "has its negative bit set"
+    if any([size > 1 and stride == 0 for size, stride in zip(t.shape, t.stride(), strict=True)]):
+        return "has elements that share memory"
+    return ""
 
 
 class Numbers:

@@ -58,8 +58,9 @@ def attention_forward(
     """
     if dropout:
         raise ValueError(
-            f"attention: dropout is {dropout}, expected 0: set attention_dropout of the model's "
-            "config to 0"
+            f"attention: dropout is {dropout}, expected 0: layers take it from the config when "
+            "they are built, so build the model with a config that has no dropout of "
+            "probabilities (attention_dropout, attention_probs_dropout_prob, attn_pdrop)"
         )
     if position_bias is not None:
         raise ValueError("attention: position_bias is given, expected None: scores have no bias")
