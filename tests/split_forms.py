@@ -37,12 +37,13 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "label": ROWS,
     "angles": _HALF,  # constants without a gradient here
     "angles that learn": _HALF,
+    "packed angles": (ROWS[-1], COLUMNS),
     "mask": (1, ROWS[-1], COLUMNS),
     "sink": (1,),
     "hidden": (*ROWS, 32),
     "vocabulary": (COLUMNS, 32),  # each row gives one logit column
 }
-CONSTANTS = ("label", "angles", "mask")
+CONSTANTS = ("label", "angles", "packed angles", "mask")
 
 
 def split_dim(operand: str, dim: int) -> int | None:
@@ -65,6 +66,7 @@ def drawn(operand: str, rng: np.random.Generator) -> np.ndarray:
     return rng.standard_normal(shape, np.float32)
 
 
+_NORM_ROTARY = ("packed", "packed row", "packed angles", "packed angles")
 FORMS = {
     "bias_gelu": Form(lambda ops, x: ops.bias_gelu(x), ("x",)),
     "bias_gelu, bias": Form(lambda ops, *a: ops.bias_gelu(*a), ("x", "row")),
@@ -101,6 +103,10 @@ FORMS = {
     "rotary, gradients of cos and sin": Form(
         lambda ops, *a: ops.rotary(*a, interleaved=True),
         ("x", "angles that learn", "angles that learn"),
+    ),
+    "rms_norm_rotary": Form(lambda ops, *a: ops.rms_norm_rotary(*a), _NORM_ROTARY),
+    "rms_norm_rotary, interleaved": Form(
+        lambda ops, *a: ops.rms_norm_rotary(*a, interleaved=True), _NORM_ROTARY
     ),
     "log_softmax": Form(lambda ops, x: ops.log_softmax(x), ("x",)),
     "logsumexp": Form(lambda ops, x: ops.logsumexp(x), ("x",)),

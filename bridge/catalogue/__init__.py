@@ -2,6 +2,7 @@
 
 - `gates`: gated linear units and the squared ReLU.
 - `log_probs`: log_softmax, logsumexp, and the log-probability of a label.
+- `norm_rotary`: the RMS norm of a head and its rotary position embedding.
 - `norms`: rms_norm and layer_norm, optionally with a residual added first.
 - `optimizers`: steps of AdamW and SGD, and clipping by the global norm.
 - `rotary`: rotary position embedding.

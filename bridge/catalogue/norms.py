@@ -15,19 +15,22 @@ from bridge.lang.dtypes import FLOATING, promote
 from bridge.ops.arrays import Arrays
 
 RMS_CHECKS = {"eps": checks.eps, "offset": checks.finite}
-_NEEDS = {"offset": "weight"}
+RMS_NEEDS = {"offset": "weight"}
 _LAYER_CHECKS = {"eps": checks.eps}
 
 
-def _inverse(h: Any, eps: float) -> Any:
+def inverse(h: Any, eps: float) -> Any:
+    """Returns r, one number per row."""
     return bl.rsqrt(bl.mean(h * h) + eps)
 
 
-def _whole(weight: Any, offset: float) -> Any:
+def whole(weight: Any, offset: float) -> Any:
+    """Returns offset + weight."""
     return weight if weight is None or offset == 0 else offset + weight
 
 
-def _scaled(normal: Any, weight: Any) -> Any:
+def scaled(normal: Any, weight: Any) -> Any:
+    """Returns normal·weight, or `normal` alone without a weight."""
     return normal if weight is None else normal * weight
 
 
@@ -40,18 +43,18 @@ def _cotangents(normal: Any, r: Any, weight: Any, g: Any, is_centred: bool) -> l
 
 
 def _rms_rule(h: Any, weight: Any, g: Any, eps: float, offset: float) -> list[Any]:
-    r = _inverse(h, eps)
-    return _cotangents(h * r, r, _whole(weight, offset), g, is_centred=False)
+    r = inverse(h, eps)
+    return _cotangents(h * r, r, whole(weight, offset), g, is_centred=False)
 
 
 def _rms_vjp(x: Any, weight: Any, y: Any, g: Any, *, eps: float, offset: float) -> Any:
     return _rms_rule(x, weight, g, eps, offset)
 
 
-@declared(keep=("r",), vjp=_rms_vjp, checks=RMS_CHECKS, needs=_NEEDS)
+@declared(keep=("r",), vjp=_rms_vjp, checks=RMS_CHECKS, needs=RMS_NEEDS)
 def rms_norm(x: bl.Full, weight: bl.Row | None = None, *, eps: float = 1e-6, offset: float = 0.0):
-    r = _inverse(x, eps)
-    return _scaled(x * r, _whole(weight, offset))
+    r = inverse(x, eps)
+    return scaled(x * r, whole(weight, offset))
 
 
 def _returned(h: Any, x: Any, residual: Any, like: str) -> Any:
@@ -92,7 +95,7 @@ def _add_rms_vjp(
     return _through_sum(_rms_rule(read, weight, g, eps, offset), gh, dtype)
 
 
-@declared(keep=("h", "r"), vjp=_add_rms_vjp, checks=RMS_CHECKS, needs=_NEEDS)
+@declared(keep=("h", "r"), vjp=_add_rms_vjp, checks=RMS_CHECKS, needs=RMS_NEEDS)
 @named("rms_norm")
 def add_rms_norm(
     x: bl.Full,
@@ -105,8 +108,8 @@ def add_rms_norm(
     like: str = "x",
 ):
     h, read = _added(x, residual, dtype)
-    r = _inverse(read, eps)
-    return _scaled(read * r, _whole(weight, offset)), _returned(h, x, residual, like)
+    r = inverse(read, eps)
+    return scaled(read * r, whole(weight, offset)), _returned(h, x, residual, like)
 
 
 def _moments(h: Any, eps: float) -> tuple[Any, Any, Any]:
@@ -127,7 +130,7 @@ def _moments(h: Any, eps: float) -> tuple[Any, Any, Any]:
 
 
 def _shifted(normal: Any, weight: Any, bias: Any) -> Any:
-    return _scaled(normal, weight) if bias is None else _scaled(normal, weight) + bias
+    return scaled(normal, weight) if bias is None else scaled(normal, weight) + bias
 
 
 def _layer_rule(h: Any, weight: Any, bias: Any, g: Any, eps: float) -> list[Any]:

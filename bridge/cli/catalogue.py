@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge.cli.entries import FACTORS, Comparison, Entry, Operands
+from bridge.cli.norm_entries import NORM_ROTARIES
 from bridge.lang.functions import GELU_KINDS
 
 
@@ -275,6 +276,7 @@ ENTRIES = {
         ),
         _rotary(is_interleaved=False),
         _rotary(is_interleaved=True),
+        *NORM_ROTARIES,
         Entry(
             "log_softmax",
             _X,

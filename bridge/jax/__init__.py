@@ -25,7 +25,7 @@ from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.jax._ops.norms import layer_norm, rms_norm
 from bridge.jax._ops.products import linear, matmul
-from bridge.jax._ops.rotary import rotary
+from bridge.jax._ops.rotary import rms_norm_rotary, rotary
 from bridge.jax._ops.softmax import (
     scaled_causal_softmax,
     scaled_masked_softmax,
@@ -62,6 +62,7 @@ __all__ = [
     "record",
     "reglu",
     "rms_norm",
+    "rms_norm_rotary",
     "rotary",
     "scaled_causal_softmax",
     "scaled_masked_softmax",

@@ -33,7 +33,7 @@ from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm
 from bridge.torch._ops.norms import layer_norm, rms_norm
 from bridge.torch._ops.product_modules import Linear
 from bridge.torch._ops.products import linear, matmul
-from bridge.torch._ops.rotary import rotary
+from bridge.torch._ops.rotary import rms_norm_rotary, rotary
 from bridge.torch._ops.softmax import (
     scaled_causal_softmax,
     scaled_masked_softmax,
@@ -94,6 +94,7 @@ __all__ = [
     "matmul",
     "reglu",
     "rms_norm",
+    "rms_norm_rotary",
     "rotary",
     "scaled_causal_softmax",
     "scaled_masked_softmax",

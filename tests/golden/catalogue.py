@@ -136,6 +136,18 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
             (wide, (d,), (d,)),
             wide,
         ),
+        Declared(
+            "rms_norm_rotary",
+            lambda o, *a: o.rms_norm_rotary(*a, offset=1.0),
+            (wide, wide[-1:], (d,), (d,)),
+            wide,
+        ),
+        Declared(
+            "rms_norm_rotary interleaved and partial",
+            lambda o, *a: o.rms_norm_rotary(*a, interleaved=True),
+            (wide, wide[-1:], (d // 2,), (d // 2,)),
+            wide,
+        ),
     ]
     if d > 0:
         made += [

@@ -77,6 +77,10 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.rotary(x[:, :4], b[:2], b[2:4]),
         lambda x, b: bt.rotary(x[:, :4], b[:1], b[1:2], interleaved=True),
     ),
+    "rms_norm_rotary": (
+        lambda x, b: bt.rms_norm_rotary(x[:, :4], b[:4], b[:2], b[2:4]),
+        lambda x, b: bt.rms_norm_rotary(x[:, :4], None, b[:1], b[1:2], interleaved=True),
+    ),
     "attention": (
         lambda x, b: bt.attention(x[None], x[None], x[None], causal=True, window=2),
         lambda x, b: bt.attention(x[None], x[None], x[None], mask=x[:, :4] > 0, sink=b[:1]),

@@ -1,0 +1,83 @@
+"""Entries of the norms that come with another step: a rotation, a gate, or groups of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bridge.cli.entries import Comparison, Entry, Operands
+
+
+def _rms_norm(x: Any, weight: Any, eps: float = 1e-6) -> Any:
+    """Computes the RMS norm as users of either framework write it."""
+    if hasattr(x, "astype"):
+        import jax
+        import jax.numpy as jnp
+
+        return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight
+    from torch.nn.functional import rms_norm
+
+    return rms_norm(x, weight.shape, weight, eps)
+
+
+def _norm_rotary(is_interleaved: bool, is_partial: bool = False) -> Entry:
+    """Returns an entry; a partial one rotates half of the columns."""
+
+    def cut(p: Operands) -> tuple[Any, Any]:
+        d = p["cos"].shape[-1]
+        pairs = d - d // 2 if is_partial else d
+        return p["cos"][..., :pairs], p["sin"][..., :pairs]
+
+    def turned(join: Callable[..., Any]) -> Callable[[Operands], Any]:
+        def run(p: Operands) -> Any:
+            h = _rms_norm(p["x"], p["weight"])
+            cos, sin = cut(p)
+            n = cos.shape[-1]
+            head, rest = h[..., : 2 * n], h[..., 2 * n :]
+            one, two = (
+                (head[..., 0::2], head[..., 1::2])
+                if is_interleaved
+                else (head[..., :n], head[..., n:])
+            )
+            return join(one * cos - two * sin, two * cos + one * sin, rest)
+
+        return run
+
+    def in_torch(one: Any, two: Any, rest: Any) -> Any:
+        import torch
+
+        if is_interleaved:
+            return torch.cat((torch.stack((one, two), -1).flatten(-2), rest.to(one.dtype)), -1)
+        return torch.cat((one, two, rest.to(one.dtype)), -1)
+
+    def in_jax(one: Any, two: Any, rest: Any) -> Any:
+        import jax.numpy as jnp
+
+        if is_interleaved:
+            head = jnp.stack((one, two), -1).reshape(*one.shape[:-1], -1)
+            return jnp.concatenate((head, rest), -1)
+        return jnp.concatenate((one, two, rest), -1)
+
+    suffix = " interleaved" * is_interleaved + " partial" * is_partial
+    return Entry(
+        f"rms_norm_rotary{suffix}",
+        {"x": "packed", "weight": "packed row", "cos": "table", "sin": "table"},
+        ("packed",),
+        lambda ops, p: ops.rms_norm_rotary(
+            p["x"], p["weight"], *cut(p), interleaved=is_interleaved
+        ),
+        turned(in_torch),
+        turned(in_jax),
+        moved=(6, 8),  # each row has its own tables, without a gradient here
+        # XLA moves the columns of a partial one, and has subnormal numbers and NaNs of its own.
+        compared=Comparison(usual=False, shapes=((5, 7), (300, 65)))
+        if is_partial
+        else Comparison(),
+    )
+
+
+NORM_ROTARIES = (
+    _norm_rotary(is_interleaved=False),
+    _norm_rotary(is_interleaved=True),
+    _norm_rotary(is_interleaved=False, is_partial=True),
+)
