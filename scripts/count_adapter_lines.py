@@ -24,6 +24,7 @@ FAMILIES = (
     "bias_gelu",
     "cross_entropy",
     "embedding",
+    "gated_norms",
     "gates",
     "linear_cross_entropy",
     "log_probs",

@@ -84,6 +84,11 @@ FORMS = {
     "rms_norm, weight": Form(lambda ops, *a: ops.rms_norm(*a), ("x", "row")),
     "layer_norm": Form(lambda ops, x: ops.layer_norm(x), ("x",)),
     "layer_norm, weight, bias": Form(lambda ops, *a: ops.layer_norm(*a), ("x", "row", "row")),
+    "gated_rms_norm": Form(lambda ops, *a: ops.gated_rms_norm(*a), ("x", "x")),
+    "gated_rms_norm, weight": Form(lambda ops, *a: ops.gated_rms_norm(*a), ("x", "x", "row")),
+    "gated_rms_norm, weight, groups": Form(
+        lambda ops, *a: ops.gated_rms_norm(*a, groups=PARTS), ("x", "x", "row")
+    ),
     "glu, gate and up": Form(lambda ops, *a: ops.swiglu(*a), ("x", "x")),
     "glu, gate and up, weight": Form(
         lambda ops, gate, up, weight: ops.swiglu(gate, up, weight=weight),

@@ -1,5 +1,6 @@
 """The declared ops of bridge; `bridge.declared` makes their functions and derivatives.
 
+- `gated_norms`: RMS norms with a gate.
 - `gates`: gated linear units and the squared ReLU.
 - `log_probs`: log_softmax, logsumexp, and the log-probability of a label.
 - `norm_rotary`: the RMS norm of a head and its rotary position embedding.

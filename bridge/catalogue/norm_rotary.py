@@ -38,9 +38,10 @@ def _vjp(
     offset: float,
     pairs: int | None,
 ) -> Any:
-    r = _inverse(*x, eps)
+    first, second = x
+    r = _inverse(first, second, eps)
     weights = [whole(each, offset) for each in (weight, second_weight)]
-    normals = [h * r for h in x]
+    normals = [first * r, second * r]
     one, two = map(scaled, normals, weights)
     g_one, g_two = g
     products = g_one * one + g_two * two, g_two * one - g_one * two

@@ -34,7 +34,7 @@ def scaled(normal: Any, weight: Any) -> Any:
     return normal if weight is None else normal * weight
 
 
-def _cotangents(normal: Any, r: Any, weight: Any, g: Any, is_centred: bool) -> list[Any]:
+def cotangents(normal: Any, r: Any, weight: Any, g: Any, is_centred: bool) -> list[Any]:
     """Returns the cotangents of h and, if there is one, of weight."""
     wg = g if weight is None else g * weight
     rest = wg - bl.mean(wg) if is_centred else wg
@@ -44,7 +44,7 @@ def _cotangents(normal: Any, r: Any, weight: Any, g: Any, is_centred: bool) -> l
 
 def _rms_rule(h: Any, weight: Any, g: Any, eps: float, offset: float) -> list[Any]:
     r = inverse(h, eps)
-    return _cotangents(h * r, r, whole(weight, offset), g, is_centred=False)
+    return cotangents(h * r, r, whole(weight, offset), g, is_centred=False)
 
 
 def _rms_vjp(x: Any, weight: Any, y: Any, g: Any, *, eps: float, offset: float) -> Any:
@@ -136,7 +136,7 @@ def _shifted(normal: Any, weight: Any, bias: Any) -> Any:
 def _layer_rule(h: Any, weight: Any, bias: Any, g: Any, eps: float) -> list[Any]:
     mean, correction, r = _moments(h, eps)
     normal = (h - mean - correction) * r
-    found = _cotangents(normal, r, weight, g, is_centred=True)
+    found = cotangents(normal, r, weight, g, is_centred=True)
     return found if bias is None else [*found, g]
 
 

@@ -81,3 +81,32 @@ NORM_ROTARIES = (
     _norm_rotary(is_interleaved=True),
     _norm_rotary(is_interleaved=False, is_partial=True),
 )
+
+
+def _silu(x: Any) -> Any:
+    if hasattr(x, "astype"):
+        import jax
+
+        return jax.nn.silu(x)
+    from torch.nn.functional import silu
+
+    return silu(x)
+
+
+def _gated(is_norm_first: bool) -> Entry:
+    def plain(p: Operands) -> Any:
+        if is_norm_first:
+            return _rms_norm(p["x"], p["weight"]) * _silu(p["gate"])
+        return _rms_norm(p["x"] * _silu(p["gate"]), p["weight"])
+
+    return Entry(
+        f"gated_rms_norm{' gate first' * (not is_norm_first)}",
+        {"x": "full", "gate": "full", "weight": "row"},
+        ("full",),
+        lambda ops, p: ops.gated_rms_norm(p["x"], p["gate"], p["weight"], norm_first=is_norm_first),
+        plain,
+        plain,
+    )
+
+
+GATED_NORMS = (_gated(is_norm_first=True), _gated(is_norm_first=False))

@@ -20,6 +20,7 @@ from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.cross_entropy import cross_entropy
 from bridge.jax._ops.dot_general import dot_general
 from bridge.jax._ops.embedding import embedding
+from bridge.jax._ops.gated_norms import gated_rms_norm
 from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
@@ -49,6 +50,7 @@ __all__ = [
     "cross_entropy",
     "dot_general",
     "embedding",
+    "gated_rms_norm",
     "geglu",
     "glu",
     "invariant",

@@ -24,6 +24,7 @@ from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
 from bridge.torch._ops.cross_entropy import cross_entropy
 from bridge.torch._ops.embedding import embedding
 from bridge.torch._ops.gate_modules import GEGLU, GLU, ReGLU, SquaredReLU, SwiGLU
+from bridge.torch._ops.gated_norms import gated_rms_norm
 from bridge.torch._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.torch._ops.log_probs import log_softmax, logsumexp, token_log_probs
@@ -82,6 +83,7 @@ __all__ = [
     "bias_gelu_",
     "cross_entropy",
     "embedding",
+    "gated_rms_norm",
     "geglu",
     "glu",
     "invariant",

@@ -91,6 +91,20 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
             (shape, (d,), shape),
             shape,
         ),
+        Declared(
+            "gated_rms_norm",
+            lambda o, *a: o.gated_rms_norm(*a),
+            (shape, shape, (d,)),
+            shape,
+        ),
+        Declared(
+            "gated_rms_norm of groups, gate first",
+            lambda o, *a: o.gated_rms_norm(
+                *a, activation="gelu", norm_first=False, groups=max(1, d)
+            ),
+            (shape, shape, (d,)),
+            shape,
+        ),
         Declared("swiglu packed", lambda o, x: o.swiglu(x), (wide,), shape),
         Declared(
             "geglu with weight",

@@ -50,6 +50,10 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.layer_norm(x, b, b),
         lambda x, b: bt.layer_norm(x, bias=b, residual=x)[0],
     ),
+    "gated_rms_norm": (
+        lambda x, b: bt.gated_rms_norm(x, x, b),
+        lambda x, b: bt.gated_rms_norm(x[:, :4], gate=x[:, :4], groups=2, norm_first=False),
+    ),
     "glu": (
         lambda x, b: bt.glu(x, x, b, activation="gelu", weight=x[:, 0], limit=2.0),
         lambda x, b: bt.glu(x[:, :4], interleaved=True),
