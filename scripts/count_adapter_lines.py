@@ -23,6 +23,7 @@ FAMILIES = (
     "bias_dropout_add",
     "bias_gelu",
     "cross_entropy",
+    "dyt",
     "embedding",
     "gated_norms",
     "gates",

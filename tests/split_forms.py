@@ -33,6 +33,8 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "packed": (*ROWS, 2 * COLUMNS),
     "row": (COLUMNS,),
     "packed row": (2 * COLUMNS,),
+    "number": (1,),
+    "three numbers": (3,),
     "number a row": ROWS,
     "label": ROWS,
     "angles": _HALF,  # constants without a gradient here
@@ -84,6 +86,8 @@ FORMS = {
     "rms_norm, weight": Form(lambda ops, *a: ops.rms_norm(*a), ("x", "row")),
     "layer_norm": Form(lambda ops, x: ops.layer_norm(x), ("x",)),
     "layer_norm, weight, bias": Form(lambda ops, *a: ops.layer_norm(*a), ("x", "row", "row")),
+    "dyt": Form(lambda ops, *a: ops.dyt(*a), ("x", "number", "row", "row")),
+    "poly_norm": Form(lambda ops, *a: ops.poly_norm(*a), ("x", "three numbers", "number")),
     "gated_rms_norm": Form(lambda ops, *a: ops.gated_rms_norm(*a), ("x", "x")),
     "gated_rms_norm, weight": Form(lambda ops, *a: ops.gated_rms_norm(*a), ("x", "x", "row")),
     "gated_rms_norm, weight, groups": Form(

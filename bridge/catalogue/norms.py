@@ -129,7 +129,8 @@ def _moments(h: Any, eps: float) -> tuple[Any, Any, Any]:
     return mean, correction, bl.rsqrt(bl.maximum(variance, 0.0) + eps)
 
 
-def _shifted(normal: Any, weight: Any, bias: Any) -> Any:
+def shifted(normal: Any, weight: Any, bias: Any) -> Any:
+    """Returns normal·weight + bias, without what is absent."""
     return scaled(normal, weight) if bias is None else scaled(normal, weight) + bias
 
 
@@ -149,7 +150,7 @@ def layer_norm(
     x: bl.Full, weight: bl.Row | None = None, bias: bl.Row | None = None, *, eps: float = 1e-5
 ):
     mean, correction, r = _moments(x, eps)
-    return _shifted((x - mean - correction) * r, weight, bias)
+    return shifted((x - mean - correction) * r, weight, bias)
 
 
 def _add_layer_vjp(
@@ -185,7 +186,7 @@ def add_layer_norm(
     h, read = _added(x, residual, dtype)
     mean, correction, r = _moments(read, eps)
     normal = (read - mean - correction) * r
-    return _shifted(normal, weight, bias), _returned(h, x, residual, like)
+    return shifted(normal, weight, bias), _returned(h, x, residual, like)
 
 
 def summands(arrays: Arrays, x: Any, residual: Any) -> tuple[Any, Any, str, str]:

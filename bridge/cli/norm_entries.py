@@ -17,7 +17,9 @@ def _rms_norm(x: Any, weight: Any, eps: float = 1e-6) -> Any:
         return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + eps) * weight
     from torch.nn.functional import rms_norm
 
-    return rms_norm(x, weight.shape, weight, eps)
+    if weight.shape == x.shape[-1:]:
+        return rms_norm(x, weight.shape, weight, eps)
+    return rms_norm(x, x.shape[-1:], None, eps) * weight
 
 
 def _norm_rotary(is_interleaved: bool, is_partial: bool = False) -> Entry:
@@ -110,3 +112,39 @@ def _gated(is_norm_first: bool) -> Entry:
 
 
 GATED_NORMS = (_gated(is_norm_first=True), _gated(is_norm_first=False))
+
+
+def _dyt(p: Operands) -> Any:
+    h = p["alpha"] * p["x"]
+    if hasattr(h, "astype"):
+        import jax.numpy as jnp
+
+        return jnp.tanh(h) * p["weight"] + p["bias"]
+    return h.tanh() * p["weight"] + p["bias"]
+
+
+def _poly_norm(p: Operands) -> Any:
+    x, weight = p["x"], p["weight"]
+    powers = (x * x * x, x * x, x)
+    y = sum(_rms_norm(u, weight[i : i + 1]) for i, u in enumerate(powers))
+    return y + p["bias"]
+
+
+OF_NUMBERS = (
+    Entry(
+        "dyt",
+        {"x": "full", "alpha": "number", "weight": "row", "bias": "row"},
+        ("full",),
+        lambda ops, p: ops.dyt(p["x"], p["alpha"], p["weight"], p["bias"]),
+        _dyt,
+        _dyt,
+    ),
+    Entry(
+        "poly_norm",
+        {"x": "full", "weight": "three numbers", "bias": "number"},
+        ("full",),
+        lambda ops, p: ops.poly_norm(p["x"], p["weight"], p["bias"]),
+        _poly_norm,
+        _poly_norm,
+    ),
+)

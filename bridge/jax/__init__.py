@@ -19,6 +19,7 @@ from bridge.jax._ops.bias_dropout_add import bias_dropout_add
 from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.cross_entropy import cross_entropy
 from bridge.jax._ops.dot_general import dot_general
+from bridge.jax._ops.dyt import dyt, poly_norm
 from bridge.jax._ops.embedding import embedding
 from bridge.jax._ops.gated_norms import gated_rms_norm
 from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu
@@ -49,6 +50,7 @@ __all__ = [
     "bias_gelu",
     "cross_entropy",
     "dot_general",
+    "dyt",
     "embedding",
     "gated_rms_norm",
     "geglu",
@@ -61,6 +63,7 @@ __all__ = [
     "logsumexp",
     "make_viewless",
     "matmul",
+    "poly_norm",
     "record",
     "reglu",
     "rms_norm",

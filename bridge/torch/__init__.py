@@ -22,6 +22,7 @@ from bridge.torch._ops.attention import attention
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
 from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
 from bridge.torch._ops.cross_entropy import cross_entropy
+from bridge.torch._ops.dyt import dyt, poly_norm
 from bridge.torch._ops.embedding import embedding
 from bridge.torch._ops.gate_modules import GEGLU, GLU, ReGLU, SquaredReLU, SwiGLU
 from bridge.torch._ops.gated_norms import gated_rms_norm
@@ -82,6 +83,7 @@ __all__ = [
     "bias_gelu",
     "bias_gelu_",
     "cross_entropy",
+    "dyt",
     "embedding",
     "gated_rms_norm",
     "geglu",
@@ -94,6 +96,7 @@ __all__ = [
     "logsumexp",
     "make_viewless_tensor",
     "matmul",
+    "poly_norm",
     "reglu",
     "rms_norm",
     "rms_norm_rotary",

@@ -105,6 +105,8 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
             (shape, shape, (d,)),
             shape,
         ),
+        Declared("dyt", lambda o, *a: o.dyt(*a), (shape, (), (d,), (d,)), shape),
+        Declared("poly_norm", lambda o, *a: o.poly_norm(*a), (shape, (3,), (1,)), shape),
         Declared("swiglu packed", lambda o, x: o.swiglu(x), (wide,), shape),
         Declared(
             "geglu with weight",

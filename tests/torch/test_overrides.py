@@ -50,6 +50,11 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.layer_norm(x, b, b),
         lambda x, b: bt.layer_norm(x, bias=b, residual=x)[0],
     ),
+    "dyt": (lambda x, b: bt.dyt(x, b[:1], b), lambda x, b: bt.dyt(x, alpha=b[:1], bias=b)),
+    "poly_norm": (
+        lambda x, b: bt.poly_norm(x, b[:3], b[:1]),
+        lambda x, b: bt.poly_norm(x, weight=b[1:4], eps=0.1),
+    ),
     "gated_rms_norm": (
         lambda x, b: bt.gated_rms_norm(x, x, b),
         lambda x, b: bt.gated_rms_norm(x[:, :4], gate=x[:, :4], groups=2, norm_first=False),
