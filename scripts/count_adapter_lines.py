@@ -27,6 +27,7 @@ FAMILIES = (
     "embedding",
     "gated_norms",
     "gates",
+    "group_norm",
     "linear_cross_entropy",
     "log_probs",
     "norms",

@@ -35,6 +35,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "packed row": (2 * COLUMNS,),
     "number": (1,),
     "three numbers": (3,),
+    "channels": ROWS[-1:],
     "number a row": ROWS,
     "label": ROWS,
     "angles": _HALF,  # constants without a gradient here
@@ -92,6 +93,10 @@ FORMS = {
     "gated_rms_norm, weight": Form(lambda ops, *a: ops.gated_rms_norm(*a), ("x", "x", "row")),
     "gated_rms_norm, weight, groups": Form(
         lambda ops, *a: ops.gated_rms_norm(*a, groups=PARTS), ("x", "x", "row")
+    ),
+    "group_norm": Form(lambda ops, x: ops.group_norm(x, 8), ("x",)),
+    "group_norm, weight, bias": Form(
+        lambda ops, x, *a: ops.group_norm(x, 8, *a), ("x", "channels", "channels")
     ),
     "glu, gate and up": Form(lambda ops, *a: ops.swiglu(*a), ("x", "x")),
     "glu, gate and up, weight": Form(

@@ -3,6 +3,7 @@
 - `dyt`: dyt and poly_norm, with parameters of one number.
 - `gated_norms`: RMS norms with a gate.
 - `gates`: gated linear units and the squared ReLU.
+- `group_norm`: group norm with an activation.
 - `log_probs`: log_softmax, logsumexp, and the log-probability of a label.
 - `norm_rotary`: the RMS norm of a head and its rotary position embedding.
 - `norms`: rms_norm and layer_norm, optionally with a residual added first.

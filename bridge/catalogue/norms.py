@@ -112,7 +112,7 @@ def add_rms_norm(
     return scaled(read * r, whole(weight, offset)), _returned(h, x, residual, like)
 
 
-def _moments(h: Any, eps: float) -> tuple[Any, Any, Any]:
+def moments(h: Any, eps: float) -> tuple[Any, Any, Any]:
     """Returns the rounded mean of a row, the mean of h minus that, and 1/√(variance + eps).
 
     The second mean is the rounding error of the first. Both are subtracted from h one after the
@@ -135,7 +135,7 @@ def shifted(normal: Any, weight: Any, bias: Any) -> Any:
 
 
 def _layer_rule(h: Any, weight: Any, bias: Any, g: Any, eps: float) -> list[Any]:
-    mean, correction, r = _moments(h, eps)
+    mean, correction, r = moments(h, eps)
     normal = (h - mean - correction) * r
     found = cotangents(normal, r, weight, g, is_centred=True)
     return found if bias is None else [*found, g]
@@ -149,7 +149,7 @@ def _layer_vjp(x: Any, weight: Any, bias: Any, y: Any, g: Any, *, eps: float) ->
 def layer_norm(
     x: bl.Full, weight: bl.Row | None = None, bias: bl.Row | None = None, *, eps: float = 1e-5
 ):
-    mean, correction, r = _moments(x, eps)
+    mean, correction, r = moments(x, eps)
     return shifted((x - mean - correction) * r, weight, bias)
 
 
@@ -184,7 +184,7 @@ def add_layer_norm(
     like: str = "x",
 ):
     h, read = _added(x, residual, dtype)
-    mean, correction, r = _moments(read, eps)
+    mean, correction, r = moments(read, eps)
     normal = (read - mean - correction) * r
     return shifted(normal, weight, bias), _returned(h, x, residual, like)
 

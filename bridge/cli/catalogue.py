@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge.cli.entries import FACTORS, Comparison, Entry, Operands
-from bridge.cli.norm_entries import GATED_NORMS, NORM_ROTARIES, OF_NUMBERS
+from bridge.cli.norm_entries import GATED_NORMS, GROUP_NORMS, NORM_ROTARIES, OF_NUMBERS
 from bridge.lang.functions import GELU_KINDS
 
 
@@ -263,6 +263,7 @@ ENTRIES = {
         *_norm("rms_norm", ("weight",), _rms_norm, _rms_norm_in_jax),
         *_norm("layer_norm", ("weight", "bias"), _layer_norm, _layer_norm_in_jax),
         *GATED_NORMS,
+        *GROUP_NORMS,
         *OF_NUMBERS,
         _gate("swiglu", "silu", "packed"),
         _gate("swiglu", "silu", "apart"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -146,5 +147,53 @@ OF_NUMBERS = (
         lambda ops, p: ops.poly_norm(p["x"], p["weight"], p["bias"]),
         _poly_norm,
         _poly_norm,
+    ),
+)
+
+
+def _group_norm(ops: Any, p: Operands) -> Any:
+    x, weight, bias = _channels(p)
+    y = ops.group_norm(x, _groups(p), weight, bias, activation="silu")
+    return y.reshape(p["x"].shape)
+
+
+def _channels(p: Operands) -> tuple[Any, Any, Any]:
+    """Returns x as examples of channels with two places each, weight and bias."""
+    d = p["weight"].shape[0]
+    return p["x"].reshape(math.prod(p["x"].shape[:-1]), d, 2), p["weight"], p["bias"]
+
+
+def _groups(p: Operands) -> int:
+    d = p["weight"].shape[0]
+    return next(count for count in (8, 5, 3, 2, 1) if d % count == 0)
+
+
+def _group_norm_in_torch(p: Operands) -> Any:
+    from torch.nn.functional import group_norm
+
+    x, weight, bias = _channels(p)
+    return _silu(group_norm(x, _groups(p), weight, bias, 1e-5)).reshape(p["x"].shape)
+
+
+def _group_norm_in_jax(p: Operands) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    x, weight, bias = _channels(p)
+    rows = x.reshape(x.shape[0], _groups(p), -1)
+    centred = rows - jnp.mean(rows, -1, keepdims=True)
+    r = jax.lax.rsqrt(jnp.mean(centred * centred, -1, keepdims=True) + 1e-5)
+    y = (centred * r).reshape(x.shape) * weight[:, None] + bias[:, None]
+    return _silu(y).reshape(p["x"].shape)
+
+
+GROUP_NORMS = (
+    Entry(
+        "group_norm",
+        {"x": "packed", "weight": "row", "bias": "row"},
+        ("packed",),
+        _group_norm,
+        _group_norm_in_torch,
+        _group_norm_in_jax,
     ),
 )

@@ -23,6 +23,7 @@ from bridge.jax._ops.dyt import dyt, poly_norm
 from bridge.jax._ops.embedding import embedding
 from bridge.jax._ops.gated_norms import gated_rms_norm
 from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu
+from bridge.jax._ops.group_norm import group_norm
 from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.jax._ops.norms import layer_norm, rms_norm
@@ -55,6 +56,7 @@ __all__ = [
     "gated_rms_norm",
     "geglu",
     "glu",
+    "group_norm",
     "invariant",
     "layer_norm",
     "linear",

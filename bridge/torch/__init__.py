@@ -27,6 +27,7 @@ from bridge.torch._ops.embedding import embedding
 from bridge.torch._ops.gate_modules import GEGLU, GLU, ReGLU, SquaredReLU, SwiGLU
 from bridge.torch._ops.gated_norms import gated_rms_norm
 from bridge.torch._ops.gates import geglu, glu, reglu, squared_relu, swiglu
+from bridge.torch._ops.group_norm import group_norm
 from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.torch._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.torch._ops.loss_modules import CrossEntropyLoss, LinearCrossEntropyLoss
@@ -88,6 +89,7 @@ __all__ = [
     "gated_rms_norm",
     "geglu",
     "glu",
+    "group_norm",
     "invariant",
     "layer_norm",
     "linear",

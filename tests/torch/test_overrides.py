@@ -59,6 +59,10 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.gated_rms_norm(x, x, b),
         lambda x, b: bt.gated_rms_norm(x[:, :4], gate=x[:, :4], groups=2, norm_first=False),
     ),
+    "group_norm": (
+        lambda x, b: bt.group_norm(x, 5, b, b),
+        lambda x, b: bt.group_norm(x[:, None, :4], 2, eps=0.1, channels_last=True),
+    ),
     "glu": (
         lambda x, b: bt.glu(x, x, b, activation="gelu", weight=x[:, 0], limit=2.0),
         lambda x, b: bt.glu(x[:, :4], interleaved=True),
