@@ -33,16 +33,20 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "packed": (*ROWS, 2 * COLUMNS),
     "row": (COLUMNS,),
     "packed row": (2 * COLUMNS,),
+    "number": (1,),
+    "three numbers": (3,),
+    "channels": ROWS[-1:],
     "number a row": ROWS,
     "label": ROWS,
     "angles": _HALF,  # constants without a gradient here
     "angles that learn": _HALF,
+    "packed angles": (ROWS[-1], COLUMNS),
     "mask": (1, ROWS[-1], COLUMNS),
     "sink": (1,),
     "hidden": (*ROWS, 32),
     "vocabulary": (COLUMNS, 32),  # each row gives one logit column
 }
-CONSTANTS = ("label", "angles", "mask")
+CONSTANTS = ("label", "angles", "packed angles", "mask")
 
 
 def split_dim(operand: str, dim: int) -> int | None:
@@ -65,6 +69,7 @@ def drawn(operand: str, rng: np.random.Generator) -> np.ndarray:
     return rng.standard_normal(shape, np.float32)
 
 
+_NORM_ROTARY = ("packed", "packed row", "packed angles", "packed angles")
 FORMS = {
     "bias_gelu": Form(lambda ops, x: ops.bias_gelu(x), ("x",)),
     "bias_gelu, bias": Form(lambda ops, *a: ops.bias_gelu(*a), ("x", "row")),
@@ -82,6 +87,17 @@ FORMS = {
     "rms_norm, weight": Form(lambda ops, *a: ops.rms_norm(*a), ("x", "row")),
     "layer_norm": Form(lambda ops, x: ops.layer_norm(x), ("x",)),
     "layer_norm, weight, bias": Form(lambda ops, *a: ops.layer_norm(*a), ("x", "row", "row")),
+    "dyt": Form(lambda ops, *a: ops.dyt(*a), ("x", "number", "row", "row")),
+    "poly_norm": Form(lambda ops, *a: ops.poly_norm(*a), ("x", "three numbers", "number")),
+    "gated_rms_norm": Form(lambda ops, *a: ops.gated_rms_norm(*a), ("x", "x")),
+    "gated_rms_norm, weight": Form(lambda ops, *a: ops.gated_rms_norm(*a), ("x", "x", "row")),
+    "gated_rms_norm, weight, groups": Form(
+        lambda ops, *a: ops.gated_rms_norm(*a, groups=PARTS), ("x", "x", "row")
+    ),
+    "group_norm": Form(lambda ops, x: ops.group_norm(x, 8), ("x",)),
+    "group_norm, weight, bias": Form(
+        lambda ops, x, *a: ops.group_norm(x, 8, *a), ("x", "channels", "channels")
+    ),
     "glu, gate and up": Form(lambda ops, *a: ops.swiglu(*a), ("x", "x")),
     "glu, gate and up, weight": Form(
         lambda ops, gate, up, weight: ops.swiglu(gate, up, weight=weight),
@@ -101,6 +117,10 @@ FORMS = {
     "rotary, gradients of cos and sin": Form(
         lambda ops, *a: ops.rotary(*a, interleaved=True),
         ("x", "angles that learn", "angles that learn"),
+    ),
+    "rms_norm_rotary": Form(lambda ops, *a: ops.rms_norm_rotary(*a), _NORM_ROTARY),
+    "rms_norm_rotary, interleaved": Form(
+        lambda ops, *a: ops.rms_norm_rotary(*a, interleaved=True), _NORM_ROTARY
     ),
     "log_softmax": Form(lambda ops, x: ops.log_softmax(x), ("x",)),
     "logsumexp": Form(lambda ops, x: ops.logsumexp(x), ("x",)),

@@ -49,6 +49,13 @@ def word(words: Iterable[str], shown: Callable[[str], str] = repr) -> Check:
     return check
 
 
+def flag(function: str, name: str, value: Any) -> bool:
+    """Checks a truth value."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{function}: {name} is {value!r}, expected True or False")
+    return value
+
+
 def check_each(checks: Mapping[str, Check], function: str, /, **values: Any) -> None:
     """Runs the checks of static arguments that a module stores."""
     for name, value in values.items():

@@ -15,23 +15,26 @@ from bridge.lang.dtypes import FLOATING, promote
 from bridge.ops.arrays import Arrays
 
 RMS_CHECKS = {"eps": checks.eps, "offset": checks.finite}
-_NEEDS = {"offset": "weight"}
+RMS_NEEDS = {"offset": "weight"}
 _LAYER_CHECKS = {"eps": checks.eps}
 
 
-def _inverse(h: Any, eps: float) -> Any:
+def inverse(h: Any, eps: float) -> Any:
+    """Returns r, one number per row."""
     return bl.rsqrt(bl.mean(h * h) + eps)
 
 
-def _whole(weight: Any, offset: float) -> Any:
+def whole(weight: Any, offset: float) -> Any:
+    """Returns offset + weight."""
     return weight if weight is None or offset == 0 else offset + weight
 
 
-def _scaled(normal: Any, weight: Any) -> Any:
+def scaled(normal: Any, weight: Any) -> Any:
+    """Returns normal·weight, or `normal` alone without a weight."""
     return normal if weight is None else normal * weight
 
 
-def _cotangents(normal: Any, r: Any, weight: Any, g: Any, is_centred: bool) -> list[Any]:
+def cotangents(normal: Any, r: Any, weight: Any, g: Any, is_centred: bool) -> list[Any]:
     """Returns the cotangents of h and, if there is one, of weight."""
     wg = g if weight is None else g * weight
     rest = wg - bl.mean(wg) if is_centred else wg
@@ -40,18 +43,18 @@ def _cotangents(normal: Any, r: Any, weight: Any, g: Any, is_centred: bool) -> l
 
 
 def _rms_rule(h: Any, weight: Any, g: Any, eps: float, offset: float) -> list[Any]:
-    r = _inverse(h, eps)
-    return _cotangents(h * r, r, _whole(weight, offset), g, is_centred=False)
+    r = inverse(h, eps)
+    return cotangents(h * r, r, whole(weight, offset), g, is_centred=False)
 
 
 def _rms_vjp(x: Any, weight: Any, y: Any, g: Any, *, eps: float, offset: float) -> Any:
     return _rms_rule(x, weight, g, eps, offset)
 
 
-@declared(keep=("r",), vjp=_rms_vjp, checks=RMS_CHECKS, needs=_NEEDS)
+@declared(keep=("r",), vjp=_rms_vjp, checks=RMS_CHECKS, needs=RMS_NEEDS)
 def rms_norm(x: bl.Full, weight: bl.Row | None = None, *, eps: float = 1e-6, offset: float = 0.0):
-    r = _inverse(x, eps)
-    return _scaled(x * r, _whole(weight, offset))
+    r = inverse(x, eps)
+    return scaled(x * r, whole(weight, offset))
 
 
 def _returned(h: Any, x: Any, residual: Any, like: str) -> Any:
@@ -92,7 +95,7 @@ def _add_rms_vjp(
     return _through_sum(_rms_rule(read, weight, g, eps, offset), gh, dtype)
 
 
-@declared(keep=("h", "r"), vjp=_add_rms_vjp, checks=RMS_CHECKS, needs=_NEEDS)
+@declared(keep=("h", "r"), vjp=_add_rms_vjp, checks=RMS_CHECKS, needs=RMS_NEEDS)
 @named("rms_norm")
 def add_rms_norm(
     x: bl.Full,
@@ -105,11 +108,11 @@ def add_rms_norm(
     like: str = "x",
 ):
     h, read = _added(x, residual, dtype)
-    r = _inverse(read, eps)
-    return _scaled(read * r, _whole(weight, offset)), _returned(h, x, residual, like)
+    r = inverse(read, eps)
+    return scaled(read * r, whole(weight, offset)), _returned(h, x, residual, like)
 
 
-def _moments(h: Any, eps: float) -> tuple[Any, Any, Any]:
+def moments(h: Any, eps: float) -> tuple[Any, Any, Any]:
     """Returns the rounded mean of a row, the mean of h minus that, and 1/√(variance + eps).
 
     The second mean is the rounding error of the first. Both are subtracted from h one after the
@@ -126,14 +129,15 @@ def _moments(h: Any, eps: float) -> tuple[Any, Any, Any]:
     return mean, correction, bl.rsqrt(bl.maximum(variance, 0.0) + eps)
 
 
-def _shifted(normal: Any, weight: Any, bias: Any) -> Any:
-    return _scaled(normal, weight) if bias is None else _scaled(normal, weight) + bias
+def shifted(normal: Any, weight: Any, bias: Any) -> Any:
+    """Returns normal·weight + bias, without what is absent."""
+    return scaled(normal, weight) if bias is None else scaled(normal, weight) + bias
 
 
 def _layer_rule(h: Any, weight: Any, bias: Any, g: Any, eps: float) -> list[Any]:
-    mean, correction, r = _moments(h, eps)
+    mean, correction, r = moments(h, eps)
     normal = (h - mean - correction) * r
-    found = _cotangents(normal, r, weight, g, is_centred=True)
+    found = cotangents(normal, r, weight, g, is_centred=True)
     return found if bias is None else [*found, g]
 
 
@@ -145,8 +149,8 @@ def _layer_vjp(x: Any, weight: Any, bias: Any, y: Any, g: Any, *, eps: float) ->
 def layer_norm(
     x: bl.Full, weight: bl.Row | None = None, bias: bl.Row | None = None, *, eps: float = 1e-5
 ):
-    mean, correction, r = _moments(x, eps)
-    return _shifted((x - mean - correction) * r, weight, bias)
+    mean, correction, r = moments(x, eps)
+    return shifted((x - mean - correction) * r, weight, bias)
 
 
 def _add_layer_vjp(
@@ -180,9 +184,9 @@ def add_layer_norm(
     like: str = "x",
 ):
     h, read = _added(x, residual, dtype)
-    mean, correction, r = _moments(read, eps)
+    mean, correction, r = moments(read, eps)
     normal = (read - mean - correction) * r
-    return _shifted(normal, weight, bias), _returned(h, x, residual, like)
+    return shifted(normal, weight, bias), _returned(h, x, residual, like)
 
 
 def summands(arrays: Arrays, x: Any, residual: Any) -> tuple[Any, Any, str, str]:

@@ -9,21 +9,21 @@ from bridge.catalogue.declaration import declared, named, shape_of
 from bridge.ops.arrays import Arrays
 
 
-def _turned(first: Any, second: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
+def turned(first: Any, second: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
     return first * cos - second * sin, second * cos + first * sin
 
 
 @declared()
 def rotary(x: bl.Halves, cos: bl.Table, sin: bl.Table):
     first, second = x
-    return bl.halves(*_turned(first, second, cos, sin))
+    return bl.halves(*turned(first, second, cos, sin))
 
 
 @declared()
 @named("rotary")
 def rotary_of_pairs(x: bl.Pairs, cos: bl.Table, sin: bl.Table):
     first, second = x
-    return bl.pairs(*_turned(first, second, cos, sin))
+    return bl.pairs(*turned(first, second, cos, sin))
 
 
 class Rotary:
@@ -40,25 +40,37 @@ class Rotary:
           TypeError: for an argument that is no array.
           ValueError: for shapes that do not fit.
         """
-        shapes = [shape_of(array) for array in (x, cos, sin)]
-        if not all(shapes):  # the op raises its own error
+        d, rotated, cos, sin = fitted("rotary", x, cos, sin)
+        if d == 0:  # nothing to rotate, or the op raises its own error
             return self.halves.run((x, cos, sin), None)
-        d, of_cos, of_sin = (shape[-1] for shape in shapes)
-        if d % 2:
-            raise ValueError(
-                f"rotary: x has shape {list(shapes[0])}, expected an even number in the last "
-                "dimension"
-            )
-        if of_cos != of_sin or (of_cos > d // 2 and of_cos != d):
-            raise ValueError(
-                f"rotary: cos has shape {list(shapes[1])} and sin {list(shapes[2])}, expected "
-                f"{d // 2} or {d} in the last dimension of both, or fewer than {d // 2}"
-            )
-        if of_cos == d:  # doubled
-            of_cos = d // 2
-            cos, sin = cos[..., :of_cos], sin[..., :of_cos]
-        if 2 * of_cos < d:
+        if rotated < d:
             x = self.arrays.with_whole_rows(x)
-        head = x[..., : 2 * of_cos] if 2 * of_cos < d else x
+        head = x[..., :rotated] if rotated < d else x
         y = (self.pairs if interleaved else self.halves).run((head, cos, sin), None)
-        return y if head is x else self.arrays.concatenated(y, x[..., 2 * of_cos :])
+        return y if head is x else self.arrays.concatenated(y, x[..., rotated:])
+
+
+def fitted(name: str, x: Any, cos: Any, sin: Any) -> tuple[int, int, Any, Any]:
+    """Returns the number of columns of x, the number that is rotated, and the tables of these.
+
+    Both numbers are 0 for an argument without dimensions, which the op refuses.
+
+    Raises:
+      ValueError: for shapes that do not fit; `name` is the function in the message.
+    """
+    shapes = [shape_of(array) for array in (x, cos, sin)]
+    if not all(shapes):
+        return 0, 0, cos, sin
+    d, of_cos, of_sin = (shape[-1] for shape in shapes)
+    if d % 2:
+        raise ValueError(
+            f"{name}: x has shape {list(shapes[0])}, expected an even number in the last dimension"
+        )
+    if of_cos != of_sin or (of_cos > d // 2 and of_cos != d):
+        raise ValueError(
+            f"{name}: cos has shape {list(shapes[1])} and sin {list(shapes[2])}, expected "
+            f"{d // 2} or {d} in the last dimension of both, or fewer than {d // 2}"
+        )
+    if of_cos == d:  # doubled
+        cos, sin = cos[..., : d // 2], sin[..., : d // 2]
+    return d, min(2 * of_cos, d), cos, sin

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge.cli.entries import FACTORS, Comparison, Entry, Operands
+from bridge.cli.norm_entries import GATED_NORMS, GROUP_NORMS, NORM_ROTARIES, OF_NUMBERS
 from bridge.lang.functions import GELU_KINDS
 
 
@@ -261,6 +262,9 @@ ENTRIES = {
     for entry in (
         *_norm("rms_norm", ("weight",), _rms_norm, _rms_norm_in_jax),
         *_norm("layer_norm", ("weight", "bias"), _layer_norm, _layer_norm_in_jax),
+        *GATED_NORMS,
+        *GROUP_NORMS,
+        *OF_NUMBERS,
         _gate("swiglu", "silu", "packed"),
         _gate("swiglu", "silu", "apart"),
         _gate("geglu", "gelu", "weighted"),
@@ -275,6 +279,7 @@ ENTRIES = {
         ),
         _rotary(is_interleaved=False),
         _rotary(is_interleaved=True),
+        *NORM_ROTARIES,
         Entry(
             "log_softmax",
             _X,

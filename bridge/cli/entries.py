@@ -21,6 +21,9 @@ _SHAPES: dict[str, Callable[[Shape, int], Shape]] = {
     "full": lambda rows, d: (*rows, d),
     "packed": lambda rows, d: (*rows, 2 * d),
     "row": lambda rows, d: (d,),
+    "packed row": lambda rows, d: (2 * d,),
+    "number": lambda rows, d: (1,),
+    "three numbers": lambda rows, d: (3,),
     "per row": lambda rows, d: rows,
     "label": lambda rows, d: rows,  # integers below d
     "residual": lambda rows, d: (*rows, d),  # it decides the dtype of the result
@@ -42,6 +45,7 @@ _SHAPES: dict[str, Callable[[Shape, int], Shape]] = {
     "projection": lambda rows, d: (d, math.prod(rows) * _own(d)),
     "offset": lambda rows, d: (d,),
 }
+ROWS = ("row", "packed row", "number", "three numbers")  # the same for all rows
 ARRAYS = {"full": 1, "packed": 2, "residual": 1, "like x": 1}  # the number of elements per column
 # Roles whose operands have a part for each row.
 OF_ROWS = (*ARRAYS, "per row", "label", "mask", "byte mask", "sink", "hidden")

@@ -19,13 +19,16 @@ from bridge.jax._ops.bias_dropout_add import bias_dropout_add
 from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.cross_entropy import cross_entropy
 from bridge.jax._ops.dot_general import dot_general
+from bridge.jax._ops.dyt import dyt, poly_norm
 from bridge.jax._ops.embedding import embedding
+from bridge.jax._ops.gated_norms import gated_rms_norm
 from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu
+from bridge.jax._ops.group_norm import group_norm
 from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.jax._ops.norms import layer_norm, rms_norm
 from bridge.jax._ops.products import linear, matmul
-from bridge.jax._ops.rotary import rotary
+from bridge.jax._ops.rotary import rms_norm_rotary, rotary
 from bridge.jax._ops.softmax import (
     scaled_causal_softmax,
     scaled_masked_softmax,
@@ -48,9 +51,12 @@ __all__ = [
     "bias_gelu",
     "cross_entropy",
     "dot_general",
+    "dyt",
     "embedding",
+    "gated_rms_norm",
     "geglu",
     "glu",
+    "group_norm",
     "invariant",
     "layer_norm",
     "linear",
@@ -59,9 +65,11 @@ __all__ = [
     "logsumexp",
     "make_viewless",
     "matmul",
+    "poly_norm",
     "record",
     "reglu",
     "rms_norm",
+    "rms_norm_rotary",
     "rotary",
     "scaled_causal_softmax",
     "scaled_masked_softmax",

@@ -45,8 +45,11 @@ class Arrays(Protocol):
     def cast(self, x: Any, dtype: str) -> Any:
         """Returns x in another dtype."""
 
-    def concatenated(self, first: Any, second: Any) -> Any:
-        """Joins two arrays along the last dimension, in the dtype of the first."""
+    def concatenated(self, first: Any, *others: Any) -> Any:
+        """Joins arrays along the last dimension, in the dtype of the first."""
+
+    def parts(self, x: Any, sizes: Sequence[int]) -> Sequence[Any]:
+        """Cuts x along the last dimension; the gradient is one concatenation."""
 
     def with_whole_rows(self, x: Any) -> Any:
         """Returns x with rows that no sharding type splits, for a slice of columns."""

@@ -22,9 +22,12 @@ from bridge.torch._ops.attention import attention
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
 from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
 from bridge.torch._ops.cross_entropy import cross_entropy
+from bridge.torch._ops.dyt import dyt, poly_norm
 from bridge.torch._ops.embedding import embedding
 from bridge.torch._ops.gate_modules import GEGLU, GLU, ReGLU, SquaredReLU, SwiGLU
+from bridge.torch._ops.gated_norms import gated_rms_norm
 from bridge.torch._ops.gates import geglu, glu, reglu, squared_relu, swiglu
+from bridge.torch._ops.group_norm import group_norm
 from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.torch._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.torch._ops.loss_modules import CrossEntropyLoss, LinearCrossEntropyLoss
@@ -33,7 +36,7 @@ from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm
 from bridge.torch._ops.norms import layer_norm, rms_norm
 from bridge.torch._ops.product_modules import Linear
 from bridge.torch._ops.products import linear, matmul
-from bridge.torch._ops.rotary import rotary
+from bridge.torch._ops.rotary import rms_norm_rotary, rotary
 from bridge.torch._ops.softmax import (
     scaled_causal_softmax,
     scaled_masked_softmax,
@@ -81,9 +84,12 @@ __all__ = [
     "bias_gelu",
     "bias_gelu_",
     "cross_entropy",
+    "dyt",
     "embedding",
+    "gated_rms_norm",
     "geglu",
     "glu",
+    "group_norm",
     "invariant",
     "layer_norm",
     "linear",
@@ -92,8 +98,10 @@ __all__ = [
     "logsumexp",
     "make_viewless_tensor",
     "matmul",
+    "poly_norm",
     "reglu",
     "rms_norm",
+    "rms_norm_rotary",
     "rotary",
     "scaled_causal_softmax",
     "scaled_masked_softmax",

@@ -49,6 +49,13 @@ class LikeFirst(Declared):
         return dtypes[0]
 
 
+class OneNan(Declared):
+    """An op of two programs: the framework adds second derivatives, and XLA has NaNs of its own."""
+
+    def compared(self, result: Any) -> Any:
+        return np.where(np.isnan(result), result.dtype.type(np.nan), result)
+
+
 def beside(x: Any, array: Any) -> Any:
     """Converts a NumPy array to the framework of x."""
     if hasattr(x, "new_tensor"):
@@ -90,6 +97,30 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
             lambda o, x, w, r: o.layer_norm(x, w, residual=r)[0],
             (shape, (d,), shape),
             shape,
+        ),
+        Declared(
+            "gated_rms_norm",
+            lambda o, *a: o.gated_rms_norm(*a),
+            (shape, shape, (d,)),
+            shape,
+        ),
+        Declared(
+            "gated_rms_norm of groups, gate first",
+            lambda o, *a: o.gated_rms_norm(
+                *a, activation="gelu", norm_first=False, groups=max(1, d)
+            ),
+            (shape, shape, (d,)),
+            shape,
+        ),
+        Declared("dyt", lambda o, *a: o.dyt(*a), (shape, (), (d,), (d,)), shape),
+        Declared("poly_norm", lambda o, *a: o.poly_norm(*a), (shape, (3,), (1,)), shape),
+        OneNan(
+            "group_norm",
+            lambda o, x, *a: o.group_norm(
+                x.reshape(int(np.prod(rows)), d, 2), 3 if d % 3 == 0 else 1, *a, activation="silu"
+            ).reshape(x.shape),
+            (wide, (d,), (d,)),
+            wide,
         ),
         Declared("swiglu packed", lambda o, x: o.swiglu(x), (wide,), shape),
         Declared(
@@ -134,6 +165,18 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
             "rotary interleaved",
             lambda o, *a: o.rotary(*a, interleaved=True),
             (wide, (d,), (d,)),
+            wide,
+        ),
+        Declared(
+            "rms_norm_rotary",
+            lambda o, *a: o.rms_norm_rotary(*a, offset=1.0),
+            (wide, wide[-1:], (d,), (d,)),
+            wide,
+        ),
+        Declared(
+            "rms_norm_rotary interleaved and partial",
+            lambda o, *a: o.rms_norm_rotary(*a, interleaved=True),
+            (wide, wide[-1:], (d // 2,), (d // 2,)),
             wide,
         ),
     ]

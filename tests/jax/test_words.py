@@ -62,6 +62,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
         for name, call in (
             ("swiglu", lambda **flag: bj.swiglu(X, **flag)),
             ("rotary", lambda **flag: bj.rotary(X, X, X, **flag)),
+            ("rms_norm_rotary", lambda **flag: bj.rms_norm_rotary(X, X, X, X, **flag)),
         )
     ),
     # Arguments that are no arrays, or arrays of another byte order.

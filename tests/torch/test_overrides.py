@@ -50,6 +50,19 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.layer_norm(x, b, b),
         lambda x, b: bt.layer_norm(x, bias=b, residual=x)[0],
     ),
+    "dyt": (lambda x, b: bt.dyt(x, b[:1], b), lambda x, b: bt.dyt(x, alpha=b[:1], bias=b)),
+    "poly_norm": (
+        lambda x, b: bt.poly_norm(x, b[:3], b[:1]),
+        lambda x, b: bt.poly_norm(x, weight=b[1:4], eps=0.1),
+    ),
+    "gated_rms_norm": (
+        lambda x, b: bt.gated_rms_norm(x, x, b),
+        lambda x, b: bt.gated_rms_norm(x[:, :4], gate=x[:, :4], groups=2, norm_first=False),
+    ),
+    "group_norm": (
+        lambda x, b: bt.group_norm(x, 5, b, b),
+        lambda x, b: bt.group_norm(x[:, None, :4], 2, eps=0.1, channels_last=True),
+    ),
     "glu": (
         lambda x, b: bt.glu(x, x, b, activation="gelu", weight=x[:, 0], limit=2.0),
         lambda x, b: bt.glu(x[:, :4], interleaved=True),
@@ -76,6 +89,10 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
     "rotary": (
         lambda x, b: bt.rotary(x[:, :4], b[:2], b[2:4]),
         lambda x, b: bt.rotary(x[:, :4], b[:1], b[1:2], interleaved=True),
+    ),
+    "rms_norm_rotary": (
+        lambda x, b: bt.rms_norm_rotary(x[:, :4], b[:4], b[:2], b[2:4]),
+        lambda x, b: bt.rms_norm_rotary(x[:, :4], None, b[:1], b[1:2], interleaved=True),
     ),
     "attention": (
         lambda x, b: bt.attention(x[None], x[None], x[None], causal=True, window=2),

@@ -15,6 +15,7 @@ from bridge.cli.entries import (
     ARRAYS,
     FACTORS,
     OF_ROWS,
+    ROWS,
     Comparison,
     Entry,
     draw,
@@ -46,7 +47,7 @@ OPS: dict[str, tuple[str, ...]] = {
 
 # The first dtype is for operands of the rows' size, the second for weights, biases and row weights.
 _MIXED = (("bfloat16", "float32"), ("float32", "bfloat16"), ("float16", "bfloat16"))
-_OTHERS = ("row", "per row", "sink", "residual")
+_OTHERS = (*ROWS, "per row", "sink", "residual")
 
 
 def places(compared: Comparison) -> tuple[Place, ...]:
@@ -232,7 +233,7 @@ class Case:
                 x[4, 5] = np.nan
             return
         for name, role in self.entry.roles.items():
-            if role == "row":  # adding -0.0 changes no number, not even -0.0
+            if role in ROWS:  # adding -0.0 changes no number, not even -0.0
                 filled[name] = np.full_like(filled[name], -0.0)
         columns = x.shape[-1]
         every = special_values(self.x, columns)

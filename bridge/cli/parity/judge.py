@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.cli.entries import ARRAYS, FACTORS
+from bridge.cli.entries import ARRAYS, FACTORS, ROWS
 from bridge.cli.parity.accuracy import FORMATS, Errors, Truth, of_elements
 from bridge.cli.parity.grid import Case, Operands
 from bridge.cli.parity.places import NUMPY, Array
@@ -137,7 +137,7 @@ class Judge:
             most, size = moved, np.abs(true)
             if moved.ndim and (role not in ARRAYS or not case.entry.compared.widest):
                 most = np.fmax.reduce(moved, -1, keepdims=True, initial=0.0)
-            if role == "row":  # a sum over rows, whose terms may cancel
+            if role in ROWS:  # a sum over rows, whose terms may cancel
                 size = np.max(size, -1, keepdims=True, initial=0.0, where=np.isfinite(size))
             allowed = BOUNDS["moved"] * most + BOUNDS["ulp"] * fmt.ulp(true)
             allowed += BOUNDS["least"] * fmt.least + BOUNDS["of_one"] * self.of_one

@@ -5,6 +5,7 @@ bridge/torch/_adapter/arrays.py has the same for PyTorch; `bridge.ops.arrays` de
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,7 @@ __all__ = [
     "entry",
     "known",
     "last_columns",
+    "parts",
     "spec_of",
     "with_whole_rows",
     "zeros",
@@ -69,8 +71,12 @@ def cast(x: jax.Array, dtype: str) -> jax.Array:
     return x.astype(dtype)
 
 
-def concatenated(first: jax.Array, second: jax.Array) -> jax.Array:
-    return jnp.concatenate((first, second.astype(first.dtype)), -1)
+def concatenated(first: jax.Array, *others: jax.Array) -> jax.Array:
+    return jnp.concatenate((first, *(other.astype(first.dtype) for other in others)), -1)
+
+
+def parts(x: jax.Array, sizes: Sequence[int]) -> Sequence[jax.Array]:
+    return jnp.split(x, [*itertools.accumulate(sizes)][:-1], -1)
 
 
 def with_whole_rows(x: Any) -> Any:

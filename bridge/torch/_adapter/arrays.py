@@ -31,6 +31,7 @@ __all__ = [
     "entry",
     "known",
     "last_columns",
+    "parts",
     "spec_of",
     "with_whole_rows",
     "zeros",
@@ -60,8 +61,12 @@ def cast(x: Tensor, dtype: str) -> Tensor:
     return x.to(getattr(torch, dtype))
 
 
-def concatenated(first: Tensor, second: Tensor) -> Tensor:
-    return joined((first, second.to(first.dtype)), -1)  # type: ignore[no-any-return]
+def concatenated(first: Tensor, *others: Tensor) -> Tensor:
+    return joined((first, *(other.to(first.dtype) for other in others)), -1)  # type: ignore[no-any-return]
+
+
+def parts(x: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+    return x.split([*sizes], -1)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def with_whole_rows(x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bridge.torch._drop_ins.huggingface.layers import of_heads
 from bridge.torch._ops.bias_gelu import bias_gelu
+from bridge.torch._ops.gated_norms import gated_rms_norm
 from bridge.torch._ops.gates import glu
 from bridge.torch._ops.norms import rms_norm
 from bridge.torch._ops.rotary import rotary
@@ -57,8 +58,8 @@ class RMSNormGated(nn.Module):
         activation = _GATES.get(getattr(self, "activation", "silu"))
         if gate is None or activation is None:
             return type(self).forward(self, hidden_states, gate)  # type: ignore[no-any-return]
-        y = rms_norm(hidden_states, self.weight, eps=self.variance_epsilon)
-        return glu(gate, y, activation=activation).to(hidden_states.dtype)
+        how = {"eps": self.variance_epsilon, "activation": activation}
+        return gated_rms_norm(hidden_states, gate, self.weight, **how).to(hidden_states.dtype)
 
 
 class rotary_pos_emb(nn.Module):

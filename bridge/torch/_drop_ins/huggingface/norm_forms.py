@@ -20,7 +20,7 @@ from bridge.torch._drop_ins.huggingface.trial import (
     numbers,
     stand_in,
 )
-from bridge.torch._ops.gates import glu
+from bridge.torch._ops.gated_norms import gated_rms_norm
 from bridge.torch._ops.norms import layer_norm, rms_norm
 
 _EPS = ("variance_epsilon", "eps", "epsilon")
@@ -72,18 +72,17 @@ def _gated_norm(
     activation: str,
     dtype: str,
 ) -> Tensor:
-    (weight, _), eps, h = _attributes(layer, names), getattr(layer, eps_name), x
-    if gate is not None and gate_first:
-        h = glu(gate.float(), x, activation=activation)  # not rounded before the norm
-    if group_name is None:
-        y = rms_norm(h, weight, eps=eps)
+    (weight, _), eps = _attributes(layer, names), getattr(layer, eps_name)
+    groups = 1 if group_name is None else x.shape[-1] // getattr(layer, group_name)
+    if gate is not None:
+        how = {"eps": eps, "activation": activation, "groups": groups}
+        y = gated_rms_norm(x, gate, weight, norm_first=not gate_first, **how)
+    elif groups == 1:
+        y = rms_norm(x, weight, eps=eps)
     else:
-        groups = h.unflatten(-1, (-1, getattr(layer, group_name)))
-        y = rms_norm(groups, eps=eps).flatten(-2).to(x.dtype)
+        y = rms_norm(x.unflatten(-1, (groups, -1)), eps=eps).flatten(-2).to(x.dtype)
         y = y if weight is None else y * weight
-    if gate is not None and not gate_first:
-        y = glu(gate, y, activation=activation)
-    elif weight is not None:
+    if gate_first and weight is not None:
         y = y.to(torch.promote_types(x.dtype, weight.dtype))
     return _in_dtype(y, dtype, x, weight)
 
