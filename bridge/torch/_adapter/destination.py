@@ -15,7 +15,7 @@ from bridge.torch._adapter.autograd import Plan, call, is_recorded, is_watched, 
 from bridge.torch._adapter.autograd_functions import Rules, named, remember
 from bridge.torch._adapter.checks import check_destination
 from bridge.torch._adapter.derivatives import Step
-from bridge.torch._adapter.kernels import Results, dtypes_of, specs_of
+from bridge.torch._adapter.kernels import Results, dtypes_of, spec_of, specs_of
 
 
 def write_at_once(function: str, kernel: Any, operands: tuple[Any, ...], out: Any) -> bool:
@@ -51,13 +51,18 @@ def write_into(function: str, op: Op[Any], operands: tuple[Any, ...], params: An
       RuntimeError: if an operand or `out` requires a gradient.
     """
     places = as_tuple(out)
-    expected = [s for s in op.results(specs_of(operands), params) if s is not None]
-    if len(places) != len(expected):
-        raise ValueError(f"{function}: out has {len(places)} tensors, expected {len(expected)}")
-    for place, spec in zip(places, expected, strict=True):
-        check_destination(function, op.words(params)[1][0], operands[0], spec, place)
     if torch.compiler.is_compiling() or is_watched((*operands, *places)):
         results = [r for r in call(op, operands, params, function) if r is not None]
+        first, specs = "the first operand", [spec_of(result) for result in results]
+    else:
+        results = []
+        first = op.words(params)[1][0]
+        specs = [s for s in op.results(specs_of(operands), params) if s is not None]
+    if len(places) != len(specs):
+        raise ValueError(f"{function}: out has {len(places)} tensors, expected {len(specs)}")
+    for place, spec in zip(places, specs, strict=True):
+        check_destination(function, first, operands[0], spec, place)
+    if results:
         for place, result in zip(places, results, strict=True):
             place.copy_(result)
         return out
