@@ -26,7 +26,7 @@ def _vjp(x: Any, wide: Any, y: Any, g: Any, *, eps: float) -> Any:
 @named(_NAME)
 def normalised(x: bl.Full, wide: bl.PerRow, *, eps: float = 1e-5):
     mean, correction, r = moments(x, eps)
-    return bl.like((x - mean - correction) * r, wide)
+    return bl.like((x - mean - correction) * r, wide)  # type: ignore[arg-type]
 
 
 @declared(checks={"activation": checks.optional(checks.word(ACTIVATIONS))})
@@ -40,7 +40,7 @@ def of_channels(
     activation: str | None = None,
 ):
     y = shifted(x, weight, bias)
-    return bl.like(y if activation is None else ACTIVATIONS[activation](y), own)
+    return bl.like(y if activation is None else ACTIVATIONS[activation](y), own)  # type: ignore[arg-type]
 
 
 class GroupNorm:
