@@ -28,6 +28,7 @@ FAMILIES = (
     "linear_cross_entropy",
     "log_probs",
     "norms",
+    "post_training/divergences",
     "products",
     "rotary",
     "sinks",

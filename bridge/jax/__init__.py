@@ -24,6 +24,7 @@ from bridge.jax._ops.gates import geglu, glu, reglu, squared_relu, swiglu
 from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.jax._ops.norms import layer_norm, rms_norm
+from bridge.jax._ops.post_training.divergences import entropy, js_div, kl_div, tv_distance
 from bridge.jax._ops.products import linear, matmul
 from bridge.jax._ops.rotary import rotary
 from bridge.jax._ops.softmax import (
@@ -49,9 +50,12 @@ __all__ = [
     "cross_entropy",
     "dot_general",
     "embedding",
+    "entropy",
     "geglu",
     "glu",
     "invariant",
+    "js_div",
+    "kl_div",
     "layer_norm",
     "linear",
     "linear_cross_entropy",
@@ -69,6 +73,7 @@ __all__ = [
     "squared_relu",
     "swiglu",
     "token_log_probs",
+    "tv_distance",
 ]
 
 

@@ -31,6 +31,7 @@ from bridge.torch._ops.loss_modules import CrossEntropyLoss, LinearCrossEntropyL
 from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
 from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm
 from bridge.torch._ops.norms import layer_norm, rms_norm
+from bridge.torch._ops.post_training.divergences import entropy, js_div, kl_div, tv_distance
 from bridge.torch._ops.product_modules import Linear
 from bridge.torch._ops.products import linear, matmul
 from bridge.torch._ops.rotary import rotary
@@ -82,9 +83,12 @@ __all__ = [
     "bias_gelu_",
     "cross_entropy",
     "embedding",
+    "entropy",
     "geglu",
     "glu",
     "invariant",
+    "js_div",
+    "kl_div",
     "layer_norm",
     "linear",
     "linear_cross_entropy",
@@ -102,6 +106,7 @@ __all__ = [
     "squared_relu",
     "swiglu",
     "token_log_probs",
+    "tv_distance",
 ]
 
 

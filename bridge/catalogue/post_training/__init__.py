@@ -1,0 +1,4 @@
+"""Ops of reinforcement learning, preference learning and distillation.
+
+- `divergences`: the entropy of a softmax, and divergences between two of them.
+"""
