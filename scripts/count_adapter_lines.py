@@ -29,6 +29,7 @@ FAMILIES = (
     "log_probs",
     "norms",
     "post_training/divergences",
+    "post_training/policy_loss",
     "products",
     "rotary",
     "sinks",

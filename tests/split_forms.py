@@ -111,6 +111,9 @@ FORMS = {
     "kl_div": Form(lambda ops, *a: ops.kl_div(*a), ("x", "x")),
     "js_div": Form(lambda ops, *a: ops.js_div(*a), ("x", "x")),
     "tv_distance": Form(lambda ops, *a: ops.tv_distance(*a), ("x", "x")),
+    "policy_loss, none": Form(
+        lambda ops, *a: ops.policy_loss(*a, reduction="none"), ("x", "x", "number a row")
+    ),
     "linear_cross_entropy": Form(
         lambda ops, hidden, weight, labels: ops.linear_cross_entropy(hidden, weight, labels),
         ("hidden", "vocabulary", "label"),

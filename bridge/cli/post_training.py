@@ -49,6 +49,16 @@ def _tv_distance(log_p: Any, log_q: Any) -> Any:
     return 0.5 * abs(_exp(log_p) - _exp(log_q)).sum(-1)
 
 
+def _policy_loss(p: Operands) -> Any:
+    ratio, advantages = _exp(p["x"] - p["old"]), p["advantages"][..., None]
+    ours, clipped = ratio * advantages, ratio.clip(0.8, 1.2) * advantages
+    if hasattr(ours, "log_softmax"):
+        return -ours.minimum(clipped)
+    import jax.numpy as jnp
+
+    return -jnp.minimum(ours, clipped)
+
+
 def _divergence(name: str, plain: Callable[[Any, Any], Any]) -> Entry:
     def run(p: Operands) -> Any:
         return plain(_log_probs(p["x"]), _log_probs(p["q"]))
@@ -71,4 +81,12 @@ ENTRIES = (
     _divergence("kl_div", _kl_div),
     _divergence("js_div", _js_div),
     _divergence("tv_distance", _tv_distance),
+    Entry(
+        "policy_loss",
+        {"x": "full", "old": "full", "advantages": "per row"},
+        ("full",),
+        lambda ops, p: ops.policy_loss(p["x"], p["old"], p["advantages"], reduction="none"),
+        _policy_loss,
+        _policy_loss,
+    ),
 )

@@ -25,6 +25,7 @@ from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.jax._ops.norms import layer_norm, rms_norm
 from bridge.jax._ops.post_training.divergences import entropy, js_div, kl_div, tv_distance
+from bridge.jax._ops.post_training.policy_loss import policy_loss
 from bridge.jax._ops.products import linear, matmul
 from bridge.jax._ops.rotary import rotary
 from bridge.jax._ops.softmax import (
@@ -63,6 +64,7 @@ __all__ = [
     "logsumexp",
     "make_viewless",
     "matmul",
+    "policy_loss",
     "record",
     "reglu",
     "rms_norm",

@@ -32,6 +32,7 @@ from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
 from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm
 from bridge.torch._ops.norms import layer_norm, rms_norm
 from bridge.torch._ops.post_training.divergences import entropy, js_div, kl_div, tv_distance
+from bridge.torch._ops.post_training.policy_loss import policy_loss
 from bridge.torch._ops.product_modules import Linear
 from bridge.torch._ops.products import linear, matmul
 from bridge.torch._ops.rotary import rotary
@@ -96,6 +97,7 @@ __all__ = [
     "logsumexp",
     "make_viewless_tensor",
     "matmul",
+    "policy_loss",
     "reglu",
     "rms_norm",
     "rotary",

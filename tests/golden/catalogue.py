@@ -115,6 +115,21 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
         Declared("kl_div", lambda o, *a: o.kl_div(*a, temperature=1.5), (shape, shape), rows, True),
         Declared("js_div", lambda o, *a: o.js_div(*a, beta=0.3), (shape, shape), rows, True),
         Declared("tv_distance", lambda o, *a: o.tv_distance(*a), (shape, shape), rows, True),
+        Declared(
+            "policy_loss",
+            lambda o, x, *a: o.policy_loss(
+                x, *a, _mask(x), clip=(0.2, 0.28), ref_log_probs=-x, kl=0.1, reduction="none"
+            ),
+            (shape, shape, rows),
+            shape,
+        ),
+        Declared(
+            "policy_loss of sequences",
+            lambda o, *a: o.policy_loss(*a, kind="gspo"),
+            (shape, shape, rows),
+            (),
+            True,
+        ),
         LikeFirst(
             "scaled_softmax with sink",
             lambda o, x, s: o.scaled_softmax(x, 0.3, sink=s),
