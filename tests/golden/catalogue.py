@@ -117,10 +117,10 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
         Declared("tv_distance", lambda o, *a: o.tv_distance(*a), (shape, shape), rows, True),
         Declared(
             "policy_loss",
-            lambda o, x, *a: o.policy_loss(
-                x, *a, _mask(x), clip=(0.2, 0.28), ref_log_probs=-x, kl=0.1, reduction="none"
+            lambda o, x, old, a, ref: o.policy_loss(
+                x, old, a, _mask(x), clip=(0.2, 0.28), ref_log_probs=ref, kl=0.1, reduction="none"
             ),
-            (shape, shape, rows),
+            (shape, shape, rows, shape),
             shape,
         ),
         Declared(
