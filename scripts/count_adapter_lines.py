@@ -31,6 +31,8 @@ FAMILIES = (
     "linear_cross_entropy",
     "log_probs",
     "norms",
+    "post_training/divergences",
+    "post_training/policy_loss",
     "products",
     "rotary",
     "sinks",

@@ -127,6 +127,13 @@ FORMS = {
     "cross_entropy": Form(lambda ops, *a: ops.cross_entropy(*a, reduction="none"), ("x", "label")),
     "cross_entropy, mean": Form(lambda ops, *a: ops.cross_entropy(*a), ("x", "label")),
     "token_log_probs": Form(lambda ops, *a: ops.token_log_probs(*a), ("x", "label")),
+    "entropy": Form(lambda ops, x: ops.entropy(x), ("x",)),
+    "kl_div": Form(lambda ops, *a: ops.kl_div(*a), ("x", "x")),
+    "js_div": Form(lambda ops, *a: ops.js_div(*a), ("x", "x")),
+    "tv_distance": Form(lambda ops, *a: ops.tv_distance(*a), ("x", "x")),
+    "policy_loss, none": Form(
+        lambda ops, *a: ops.policy_loss(*a, reduction="none"), ("x", "x", "number a row")
+    ),
     "linear_cross_entropy": Form(
         lambda ops, hidden, weight, labels: ops.linear_cross_entropy(hidden, weight, labels),
         ("hidden", "vocabulary", "label"),

@@ -104,7 +104,7 @@ def test_every_public_function_is_counted() -> None:
     files = {
         str(file.relative_to(package))
         for adapter in ADAPTERS
-        for file in (package / adapter / "_ops").glob("[!_]*.py")
+        for file in (package / adapter / "_ops").rglob("[!_]*.py")
     }
     families = {f"{adapter}/_ops/{family}.py" for adapter in ADAPTERS for family in FAMILIES}
     assert families <= files

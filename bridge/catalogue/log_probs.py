@@ -17,10 +17,11 @@ def _check_scale(function: str, name: str, value: Any) -> float:
     return check_scale(function, value)
 
 
-_CHECKS = {"scale": _check_scale}
+CHECKS = {"scale": _check_scale}
 
 
-def _scaled(x: Any, scale: float) -> Any:
+def scaled(x: Any, scale: float) -> Any:
+    """Returns scale·x."""
     if scale == 1:
         return x
     # A scale beyond float32 is a product of several factors: infinity times 0 would be NaN.
@@ -33,23 +34,23 @@ def _scaled(x: Any, scale: float) -> Any:
     return x
 
 
-@declared(keep=("largest", "rest"), checks=_CHECKS)
+@declared(keep=("largest", "rest"), checks=CHECKS)
 def log_softmax(x: bl.Full, *, scale: float = 1.0):
-    s = _scaled(x, scale)
+    s = scaled(x, scale)
     largest, rest = bl.logsumexp_parts(s)
     return (s - largest) - beyond_largest(largest, rest)
 
 
-@declared(keep=("largest", "rest"), checks=_CHECKS)
+@declared(keep=("largest", "rest"), checks=CHECKS)
 def logsumexp(x: bl.Full, *, scale: float = 1.0):
-    s = _scaled(x, scale)
+    s = scaled(x, scale)
     largest, rest = bl.logsumexp_parts(s)  # noqa: RUF059 - which derivatives read
     return bl.logsumexp(s)
 
 
-@declared(keep=("largest", "rest"), checks=_CHECKS)
+@declared(keep=("largest", "rest"), checks=CHECKS)
 def token_log_probs(logits: bl.Full, labels: bl.PerRow[int], *, scale: float = 1.0):
-    s = _scaled(logits, scale)
+    s = scaled(logits, scale)
     largest, rest = bl.logsumexp_parts(s)
     found = (at_label(s, labels) - largest) - beyond_largest(largest, rest)
     return bl.where(is_column(labels), found, math.nan)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from bridge.cli import post_training
 from bridge.cli.entries import FACTORS, Comparison, Entry, Operands
 from bridge.cli.norm_entries import GATED_NORMS, GROUP_NORMS, NORM_ROTARIES, OF_NUMBERS
 from bridge.lang.functions import GELU_KINDS
@@ -322,6 +323,7 @@ ENTRIES = {
             _smoothed,
             _smoothed,
         ),
+        *post_training.ENTRIES,
         Entry(
             "scaled_softmax sink",
             {"x": "full", "sink": "sink"},

@@ -27,6 +27,8 @@ from bridge.jax._ops.group_norm import group_norm
 from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.jax._ops.norms import layer_norm, rms_norm
+from bridge.jax._ops.post_training.divergences import entropy, js_div, kl_div, tv_distance
+from bridge.jax._ops.post_training.policy_loss import policy_loss
 from bridge.jax._ops.products import linear, matmul
 from bridge.jax._ops.rotary import rms_norm_rotary, rotary
 from bridge.jax._ops.softmax import (
@@ -53,11 +55,14 @@ __all__ = [
     "dot_general",
     "dyt",
     "embedding",
+    "entropy",
     "gated_rms_norm",
     "geglu",
     "glu",
     "group_norm",
     "invariant",
+    "js_div",
+    "kl_div",
     "layer_norm",
     "linear",
     "linear_cross_entropy",
@@ -65,6 +70,7 @@ __all__ = [
     "logsumexp",
     "make_viewless",
     "matmul",
+    "policy_loss",
     "poly_norm",
     "record",
     "reglu",
@@ -77,6 +83,7 @@ __all__ = [
     "squared_relu",
     "swiglu",
     "token_log_probs",
+    "tv_distance",
 ]
 
 

@@ -34,6 +34,8 @@ from bridge.torch._ops.loss_modules import CrossEntropyLoss, LinearCrossEntropyL
 from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
 from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm
 from bridge.torch._ops.norms import layer_norm, rms_norm
+from bridge.torch._ops.post_training.divergences import entropy, js_div, kl_div, tv_distance
+from bridge.torch._ops.post_training.policy_loss import policy_loss
 from bridge.torch._ops.product_modules import Linear
 from bridge.torch._ops.products import linear, matmul
 from bridge.torch._ops.rotary import rms_norm_rotary, rotary
@@ -86,11 +88,14 @@ __all__ = [
     "cross_entropy",
     "dyt",
     "embedding",
+    "entropy",
     "gated_rms_norm",
     "geglu",
     "glu",
     "group_norm",
     "invariant",
+    "js_div",
+    "kl_div",
     "layer_norm",
     "linear",
     "linear_cross_entropy",
@@ -98,6 +103,7 @@ __all__ = [
     "logsumexp",
     "make_viewless_tensor",
     "matmul",
+    "policy_loss",
     "poly_norm",
     "reglu",
     "rms_norm",
@@ -110,6 +116,7 @@ __all__ = [
     "squared_relu",
     "swiglu",
     "token_log_probs",
+    "tv_distance",
 ]
 
 

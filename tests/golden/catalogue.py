@@ -142,6 +142,25 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
         Declared("squared_relu", lambda o, x, w: o.squared_relu(x, w), (shape, rows), shape),
         Declared("log_softmax", lambda o, x: o.log_softmax(x, 0.5), (shape,), shape),
         Declared("logsumexp", lambda o, x: o.logsumexp(x), (shape,), rows, True),
+        Declared("entropy", lambda o, x: o.entropy(x, scale=0.5), (shape,), rows, True),
+        Declared("kl_div", lambda o, *a: o.kl_div(*a, temperature=1.5), (shape, shape), rows, True),
+        Declared("js_div", lambda o, *a: o.js_div(*a, beta=0.3), (shape, shape), rows, True),
+        Declared("tv_distance", lambda o, *a: o.tv_distance(*a), (shape, shape), rows, True),
+        Declared(
+            "policy_loss",
+            lambda o, x, old, a, ref: o.policy_loss(
+                x, old, a, _mask(x), clip=(0.2, 0.28), ref_log_probs=ref, kl=0.1, reduction="none"
+            ),
+            (shape, shape, rows, shape),
+            shape,
+        ),
+        Declared(
+            "policy_loss of sequences",
+            lambda o, *a: o.policy_loss(*a, kind="gspo"),
+            (shape, shape, rows),
+            (),
+            True,
+        ),
         LikeFirst(
             "scaled_softmax with sink",
             lambda o, x, s: o.scaled_softmax(x, 0.3, sink=s),

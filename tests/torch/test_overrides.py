@@ -77,6 +77,14 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
     ),
     "logsumexp": (lambda x, b: bt.logsumexp(x, scale=2.0),),
     "token_log_probs": (lambda x, b: bt.token_log_probs(x, torch.arange(4), scale=0.5),),
+    "entropy": (lambda x, b: bt.entropy(x, scale=0.5),),
+    "kl_div": (lambda x, b: bt.kl_div(x, x + 1, temperature=2.0),),
+    "js_div": (lambda x, b: bt.js_div(x, x.exp(), beta=0.3),),
+    "tv_distance": (lambda x, b: bt.tv_distance(x, x.exp()),),
+    "policy_loss": (
+        lambda x, b: bt.policy_loss(x, x, x[:, 0], kind="sapo"),
+        lambda x, b: bt.policy_loss(x, x, x, x > 0, ref_log_probs=x, kl=0.1, reduction="none"),
+    ),
     "cross_entropy": (
         lambda x, b: bt.cross_entropy(x, torch.arange(4), reduction="none", z_loss=0.1),
         lambda x, b: bt.cross_entropy(x, torch.arange(4), ignore_index=2, overwrite_logits=True),

@@ -394,6 +394,7 @@ SHAPES: dict[str, tuple[Callable[[Tensor, Tensor], Any], tuple[int, ...], tuple[
         (3,),
     ),
     "token_log_probs": (lambda x, z: bt.token_log_probs(x, z.long()), (2,), (3,)),
+    "kl_div": (lambda x, y: bt.kl_div(x, y), (2, 4), (3, 4)),
     "scaled_masked_softmax": (lambda x, m: bt.scaled_masked_softmax(x, m > 1), (2, 4), (3, 4)),
     "scaled_softmax_backward": (lambda x, y: bt.scaled_softmax_backward(x, y), (2, 4), (2, 3)),
 }

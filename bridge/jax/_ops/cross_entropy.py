@@ -74,8 +74,9 @@ def cross_entropy(
     return cross_entropies.loss(_NAME, logits, labels, options, run, parts)  # type: ignore[no-any-return]
 
 
-def _flat(losses: jax.Array) -> jax.Array:
+def flat(losses: jax.Array) -> jax.Array:
+    """Returns the losses in one dimension."""
     return unsplit(losses, slice(1, None)).reshape(-1)  # type: ignore[no-any-return]
 
 
-cross_entropies = CrossEntropy(arrays, labels_of_jax, _flat)
+cross_entropies = CrossEntropy(arrays, labels_of_jax, flat)

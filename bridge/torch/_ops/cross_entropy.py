@@ -102,7 +102,8 @@ def _loss(logits: Any, labels: Any, given: Any, group: Any, overwrite: bool) -> 
     return cross_entropies.loss(_NAME, whole, labels, options).to_local()
 
 
-def _flat(numbers: Tensor) -> Tensor:
+def flat(numbers: Tensor) -> Tensor:
+    """Returns the numbers in one dimension."""
     if type(numbers).__name__ == "DTensor":
         from bridge.torch._sharded.rows import in_one_dimension
 
@@ -115,7 +116,7 @@ class _Rows(DeclaredEntry):
         return super().resolve(operands, *options_of(self.name, *values).static)
 
 
-cross_entropies = CrossEntropy(arrays, labels_of_torch, _flat)
+cross_entropies = CrossEntropy(arrays, labels_of_torch, flat)
 _rows = _Rows(losses.row_losses)
-_sum = Chain(_rows, cross_entropies.total, _flat)
-_mean = Chain(_Rows(losses.counted_losses), cross_entropies.mean, _flat)
+_sum = Chain(_rows, cross_entropies.total, flat)
+_mean = Chain(_Rows(losses.counted_losses), cross_entropies.mean, flat)

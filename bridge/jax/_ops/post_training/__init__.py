@@ -1,0 +1,1 @@
+"""The public functions of bridge.catalogue.post_training for JAX."""
