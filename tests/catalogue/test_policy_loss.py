@@ -201,7 +201,7 @@ def test_no_token_gives_zero(own: Any) -> None:
 def test_ratios_that_overflow(own: Any) -> None:
     far = np.float32([[0.0]])
     run = partial(own.ops.policy_loss, reduction="none")
-    for a, expected in ((1.0, -1.2), (-1.0, np.inf)):
+    for a, expected in ((1.0, -1.2), (-1.0, np.inf), (0.0, np.nan)):
         found = own.call(run, far, far - 200, np.float32([a]))
         np.testing.assert_allclose(found, [[expected]], rtol=1e-6)
 
