@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from loop_share import fma_share
+from loop_share import multiply_add_share
 from row_path import longest_way, plain_way
 
 CPP = Path(__file__).resolve().parent.parent / "cpp"
@@ -34,6 +34,7 @@ SOURCES = [
     "hand_written/softmax.cu",
     "hand_written/jacobian.cu",
     "products/product.cu",
+    "products/tensor_product.cu",
 ]
 ARCHS = ["80", "90", "100"]
 # The flags of cpp/cuda/CMakeLists.txt.
@@ -246,7 +247,7 @@ def inspect(
                 stores = sum("STG.E.128" in line for line in way)
                 report.loop_elements = stores * (16 // size)
         if nvdisasm and name.startswith("product"):
-            report.fma_share = fma_share(instructions, labels)
+            report.fma_share = multiply_add_share(instructions, labels)
             report.least_share = SHARES.get((arch, name))
         if nvdisasm:
             report.limit = LIMITS.get((arch, name))
