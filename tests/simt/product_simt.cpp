@@ -153,18 +153,20 @@ int main(int count, char** arguments) {
   const int rounds = count > 1 ? std::atoi(arguments[1]) : 40;
   if (count > 2) product_test::random_words.seed(std::strtoull(arguments[2], nullptr, 10));
   static const int64_t sizes[] = {0, 1, 2, 4, 7, 8, 16, 17, 32, 33, 64, 65, 68, 130};
-  static const int64_t depths[] = {0,   1,   3,   8,   15,  16,  17,  32,   48,  255,
-                                   256, 257, 260, 512, 516, 768, 800, 1024, 1300};
+  static const int64_t depths[] = {0,   1,   3,   8,   15,  16,  17,  32,   48,   255,
+                                   256, 257, 260, 512, 516, 768, 800, 1024, 1100, 1300};
   check_refusals();
-  for (int i = 0; i < rounds; ++i) check_one(sizes[pick(14)], sizes[pick(14)], depths[pick(19)]);
+  for (int i = 0; i < rounds; ++i) check_one(sizes[pick(14)], sizes[pick(14)], depths[pick(20)]);
   check_one(300, 280, 528);  // several tiles for each block
   for (int i = 0; i < rounds; ++i) {
     // Most multiples of 8 can be read in runs of 16 bytes.
     const int64_t step = pick(3) == 0 ? 1 : 8;
     const auto drawn = [&](int64_t size) { return (size + step - 1) / step * step; };
-    check_on_tensor_cores(drawn(sizes[pick(14)]), drawn(sizes[pick(14)]), drawn(depths[pick(19)]),
+    check_on_tensor_cores(drawn(sizes[pick(14)]), drawn(sizes[pick(14)]), drawn(depths[pick(20)]),
                           pick(2) == 0 ? 0 : 1 + pick(120));
   }
+  check_one(20, 24, 1100);  // five leaves
+  check_on_tensor_cores(20, 24, 1100, 0);
   for (int i = 0; i < 6; ++i)
     check_on_tensor_cores(144, 136, 272, 0);  // several of the largest tile
   check_on_tensor_cores(300, 280, 528, 0);

@@ -56,6 +56,7 @@ Number product_of(const Number& a, const Number& b) {
 
 // Returns significand * 2^shift, cut towards zero.
 int64_t shifted(int64_t significand, int shift) {
+  if (significand == 0) return 0;
   const int64_t size = std::abs(significand);
   const int64_t cut = shift >= 0 ? size << shift : shift > -63 ? size >> -shift : 0;
   return significand < 0 ? -cut : cut;
