@@ -18,6 +18,13 @@ namespace bridge::products {
 
 constexpr int kMmaTerms = 16, kMmaRows = 16, kMmaCols = 8;
 constexpr int kMostSharedBytes = 48 << 10, kMostStages = 8;
+// Threads of a multiprocessor, which bound the registers. For sm_100 the compiler would spill sums
+// with as few registers as for the others.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int kTensorThreads = 256;
+#else
+constexpr int kTensorThreads = 512;
+#endif
 
 // A warp computes kRows x kCols elements, and kWarpRows x kWarpCols warps a tile.
 template <class ElementType, Runs kRunsA, Runs kRunsB, int kWarpRows, int kWarpCols, int kRows,
@@ -27,7 +34,7 @@ struct TensorKernel {
   using Real = float;
   using Element = ElementType;
   static constexpr int kThreads = kWarpRows * kWarpCols * simt::kWarpThreads;
-  static constexpr int kMinBlocks = 1024 / 2 / kThreads;
+  static constexpr int kMinBlocks = kTensorThreads / kThreads;
   static constexpr int kTileRows = kWarpRows * kRows, kTileCols = kWarpCols * kCols;
   using PanelA = TensorPanel<Element, true, kRunsA, kWarpRows, kRows, kThreads>;
   using PanelB = TensorPanel<Element, false, kRunsB, kWarpCols, kCols, kThreads>;
