@@ -57,7 +57,15 @@ def kept_empty(like: Any, dtype_code: int, shape: tuple[int, ...], /) -> Any: ..
 
 # Writes the matrix product of any DLPack tensors, plus a bias, into c.
 def run_product(
-    a: Any, b: Any, bias: Any, c: Any, skips_zeros: bool, threads: int, allocate: Any, /
+    a: Any,
+    b: Any,
+    bias: Any,
+    c: Any,
+    skips_zeros: bool,
+    tensor_cores: bool,
+    threads: int,
+    allocate: Any,
+    /,
 ) -> None: ...
 
 # Writes the sums of the terms with equal ids into the result; all are compact DLPack tensors. On

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from loop_share import fma_share
+from loop_share import multiply_add_share
 from row_path import longest_way, plain_way
 
 CPP = Path(__file__).resolve().parent.parent / "cpp"
@@ -34,6 +34,7 @@ SOURCES = [
     "hand_written/softmax.cu",
     "hand_written/jacobian.cu",
     "products/product.cu",
+    "products/tensor_product.cu",
 ]
 ARCHS = ["80", "90", "100"]
 # The flags of cpp/cuda/CMakeLists.txt.
@@ -60,8 +61,14 @@ LONGEST_LIMITS = {
     for cols in (128, 256, 512, 1024)
 }
 
-# The least share of fused multiply-adds among the instructions of a product's innermost loop.
-SHARES = {("90", "product float32, tiles of 128 x 128, vectors"): 0.85}
+# The least share of multiply-adds among the instructions of a product's innermost loop. A warp's
+# instruction for tensor cores has 2048 of them.
+SHARES = {("90", "product float32, tiles of 128 x 128, vectors"): 0.85} | {
+    ("90", f"tensor product {dtype}, tiles of 128 x 128, adjacent {a} and {b}"): 0.24
+    for dtype in ("float16", "bfloat16")
+    for a in ("terms", "lanes")
+    for b in ("terms", "lanes")
+}
 
 # Bytes stored and loaded again, for kernels that may spill: 1024 threads have 64 registers each,
 # and for sm_100 the compiler spills one value before the loops.
@@ -152,6 +159,17 @@ def readable(symbol: str) -> tuple[str, int | None]:
         rows, cols = 16 * int(tile[2]), 16 * int(tile[3])
         kind = "vectors" if tile[4] == "1" else "any layout"
         return f"product {DTYPES[tile[1]][0]}, tiles of {rows} x {cols}, {kind}", None
+    tile = re.search(
+        r"TensorKernelI" + dtype_of + r"L\w*?RunsE(\d)EL\w*?(\d)ELi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E",
+        symbol,
+    )
+    if tile:
+        kinds = ("terms", "lanes")
+        runs = "any layout"
+        if tile[3] != "2":
+            runs = f"adjacent {kinds[int(tile[3])]} and {kinds[int(tile[4])]}"
+        rows, cols = int(tile[5]) * int(tile[7]), int(tile[6]) * int(tile[8])
+        return f"tensor product {tile[2]}, tiles of {rows} x {cols}, {runs}", None
     program = re.search(r"ProgramKernelI([df])Li(\d+)E", symbol)
     if program:
         dtype = DTYPES[program[1]][0]
@@ -245,8 +263,8 @@ def inspect(
                 report.loop_instructions = len(way)
                 stores = sum("STG.E.128" in line for line in way)
                 report.loop_elements = stores * (16 // size)
-        if nvdisasm and name.startswith("product"):
-            report.fma_share = fma_share(instructions, labels)
+        if nvdisasm and name.startswith(("product", "tensor product")):
+            report.fma_share = multiply_add_share(instructions, labels)
             report.least_share = SHARES.get((arch, name))
         if nvdisasm:
             report.limit = LIMITS.get((arch, name))
@@ -310,7 +328,7 @@ def main() -> int:
     known = {(report.arch, report.kernel) for report in reports}
     missing = [
         f"sm_{arch} {kernel}"
-        for arch, kernel in LIMITS
+        for arch, kernel in [*LIMITS, *SHARES]
         if arch in archs and (arch, kernel) not in known
     ]
     for kernel in missing:

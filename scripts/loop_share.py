@@ -1,13 +1,14 @@
-"""The share of fused multiply-adds among the instructions of a kernel's innermost loop."""
+"""The share of multiply-adds among the instructions of a kernel's innermost loop."""
 
 from __future__ import annotations
 
 import re
 
-_ADD = re.compile(r"^[FD]FMA\b")  # without a predicate: those of skips_zeros have one
+# Those of tensor cores too. Without a predicate: those of skips_zeros have one.
+_ADD = re.compile(r"^([FD]FMA|HMMA)\b")
 
 
-def fma_share(instructions: list[str], labels: dict[str, int]) -> float | None:
+def multiply_add_share(instructions: list[str], labels: dict[str, int]) -> float | None:
     """Returns the share in the innermost loop with the most multiply-adds; None without loops."""
     loops = []
     for end, text in enumerate(instructions):

@@ -1005,6 +1005,7 @@ MASKS = (
 )
 
 _ORDER = "tests/products/test_order.py"
+_EMULATED = "tests/products/test_emulated.py"
 PRODUCTS = (
     Fault(
         "a leaf of a product ends one term early",
@@ -1067,8 +1068,8 @@ PRODUCTS = (
     Fault(
         "a gradient of a product counts the absent terms",
         "bridge/ops/product.py",
-        "own = ProductParams(dtype, not params.transposed_a, False, params.skips_zeros)",
-        "own = ProductParams(dtype, not params.transposed_a, False)",
+        "False, params.skips_zeros, params.bits)",
+        "False, False, params.bits)",
         tests="tests/products/test_public.py::test_zeros_are_absent_from_gradients",
     ),
     Fault(
@@ -1079,10 +1080,70 @@ PRODUCTS = (
         tests=_ORDER,
     ),
     Fault(
+        "tensor cores: a leaf is one step short",
+        "cpp/products/tensor_product.cuh",
+        "constexpr int64_t kLeafSteps = kProductLeaf / kTensorStep;",
+        "constexpr int64_t kLeafSteps = kProductLeaf / kTensorStep - 1;",
+        tests=_EMULATED,
+    ),
+    Fault(
+        "tensor cores: a chain starts again within a leaf",
+        "cpp/products/tensor_product.cuh",
+        "        add_step(a, b, shared + stage * kStageRuns, sums);",
+        "        Sums own = {};\n"
+        "        add_step(a, b, shared + stage * kStageRuns, own);\n"
+        "        each([&](int i, int j, int e) { sums[i][j][e] += own[i][j][e]; });",
+        tests=_EMULATED,
+    ),
+    Fault(
+        "tensor cores: a step is read before its copies are there",
+        "cpp/products/tensor_product.cuh",
+        "simt::wait_for_copies<kStages - 2>();",
+        "simt::wait_for_copies<kStages - 1>();",
+        tests=_EMULATED,
+    ),
+    Fault(
+        "tensor cores: the terms behind the last are read",
+        "cpp/products/tensor_panel.cuh",
+        "terms_ > (kHasLanesInRows ? row : 0)",
+        "terms_ + row >= 0",
+        tests=_EMULATED,
+    ),
+    Fault(
+        "tensor cores: a leaf without a partner counts as zero",
+        "cpp/products/tensor_product.cuh",
+        "        if ((leaf >> level & 1) != 0) add_waiting(waiting(params, level), sums);\n"
+        "      return;",
+        "        add_waiting(waiting(params, level), sums);\n      return;",
+        tests=_EMULATED,
+    ),
+    Fault(
+        "tensor cores: the bias is added after the rounding",
+        "cpp/products/tensor_product.cuh",
+        "if (bias != nullptr) sum = sum + added;",
+        "if (bias != nullptr)\n"
+        "            sum = float(math::to_double(math::round_to<math::bfloat16>(sum))) + added;",
+        tests=_EMULATED,
+    ),
+    Fault(
+        "a product of 16 bits forgets the word for its bits in its gradient",
+        "bridge/ops/product.py",
+        "own = ProductParams(dtype, False, not params.transposed_b, bits=bits)",
+        "own = ProductParams(dtype, False, not params.transposed_b)",
+        tests="tests/products/test_bits.py",
+    ),
+    Fault(
+        "sums with absent terms run on tensor cores",
+        "bridge/ops/product.py",
+        "fits = fits_tensor_cores(*dtypes, params.dtype) and not params.skips_zeros",
+        "fits = fits_tensor_cores(*dtypes, params.dtype)",
+        tests="tests/products/test_bits.py",
+    ),
+    Fault(
         "the gradient of a weight repeats the transposition",
         "bridge/ops/product.py",
-        "ProductParams(dtype, True, params.transposed_a))",
-        "ProductParams(dtype, True, not params.transposed_a))",
+        "ProductParams(dtype, True, params.transposed_a, bits=params.bits)",
+        "ProductParams(dtype, True, not params.transposed_a, bits=params.bits)",
         tests="tests/products/test_products.py::test_values_and_gradients",
     ),
 )

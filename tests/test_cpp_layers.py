@@ -23,7 +23,10 @@ LAYERS = (
 )
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 # The emulator of tests/simt replaces CUDA's intrinsics behind the same interface.
-STANDS_IN = {("cuda/simt.h", "simt_emulator.h")}
+STANDS_IN = {
+    ("cuda/simt.h", "simt_emulator.h"),
+    ("cuda/tensor_core.h", "tensor_core_emulator.h"),
+}
 SOURCES = sorted(
     path.relative_to(CPP).as_posix()
     for path in CPP.rglob("*")

@@ -48,15 +48,17 @@ const char* take_book() {
   book.clear();
   return taken.c_str();
 }
-#define OP(name) \
+#define OP(name, more) \
   size_t bridge_##name##_cuda_workspace(const void*) { return 0; } \
-  int32_t bridge_##name##_cuda(const void*, void*, size_t, void* stream) { \
-    book += "run " #name " on " + std::to_string((uintptr_t)stream) + "\n"; \
+  int32_t bridge_##name##_cuda(const void* call, void*, size_t, void* stream) { \
+    book += "run " #name " on " + std::to_string((uintptr_t)stream) + std::string(more) + "\n"; \
     return 0; \
   }
-OP(program)
-OP(embedding_gradient)
-OP(product)
+OP(program, "")
+OP(embedding_gradient, "")
+// skips_zeros and tensor_cores are behind dims, eight sizes, m, n and k.
+#define WORD(i) ((const int32_t*)((const int64_t*)call + 1 + 8 + 3))[i]
+OP(product, WORD(0) ? " without zeros" : WORD(1) ? " by tensor cores" : "")
 }
 """
 
@@ -187,10 +189,15 @@ def test_a_product_runs_on_the_stream_of_its_first_operand(library: Path) -> Non
         """
         fake.use_devices(2)
         a, b, c = (OnGpu(1, shape) for shape in ((2, 3), (3, 4), (2, 4)))
-        _native.run_product(a, b, None, c, False, 1, None)
+        _native.run_product(a, b, None, c, False, False, 1, None)
         assert book() == ["preload 1", "run product on 1001"]
+        _native.run_product(a, b, None, c, True, False, 1, None)
+        _native.run_product(a, b, None, c, False, True, 1, None)
+        assert book() == [
+            "run product on 1001 without zeros", "run product on 1001 by tensor cores"
+        ]
         try:
-            _native.run_product(a, OnGpu(0, (3, 4)), None, c, False, 1, None)
+            _native.run_product(a, OnGpu(0, (3, 4)), None, c, False, False, 1, None)
         except ValueError as error:
             assert str(error) == "matmul: b is on another device than a"
         else:

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from bridge.catalogue.checks import check_each, optional, word
 from bridge.lang.dtypes import FLOATING, promote
 from bridge.ops.arrays import Arrays
-from bridge.ops.product import ProductParams, Shape
+from bridge.ops.product import NO_TENSOR_CORES, ProductParams, Shape, fits_tensor_cores
 
-_CHECKS = {"bits": optional(word(("portable",)))}
+_CHECKS = {"bits": optional(word(("portable", "device")))}
 
 
 class Primitives(Protocol):
@@ -25,6 +25,9 @@ class Primitives(Protocol):
 
     def joins_rows(self, x: Any) -> bool:
         """Returns True if all dimensions but the last can become one without a copy."""
+
+    def is_on_cpu(self, x: Any) -> bool:
+        """Returns True if x is known to be in the memory of a CPU."""
 
 
 def _words(x: Any) -> str:
@@ -41,6 +44,40 @@ def _promoted(function: str, arrays: Arrays, **operands: Any) -> str:
     return promote(*present.values())
 
 
+def check_word(function: str, bits: Any) -> None:
+    """Checks the word for the bits of a product.
+
+    Raises:
+      ValueError: another word.
+    """
+    check_each(_CHECKS, function, bits=bits)
+
+
+def check_bits(
+    function: str, primitives: Primitives, bits: Any, result: str, **dtypes: tuple[Any, str]
+) -> None:
+    """Checks the word for the bits of a product of two arrays, given by name with their dtypes.
+
+    Args:
+      result: the dtype of the result, which is float64 if a bias is.
+
+    Raises:
+      ValueError: another word, or arrays that tensor cores do not take.
+    """
+    check_word(function, bits)
+    if bits != "device":
+        return
+    (one, (x, of_x)), (two, (_, of_y)) = dtypes.items()
+    if not fits_tensor_cores(of_x, of_y, result):
+        raise ValueError(
+            f"{function}: bits is 'device' with {one} of {of_x}, {two} of {of_y} and a result of "
+            f"{result}, expected two of float16 or two of bfloat16 and a result of 16 or 32 bits, "
+            "or bits 'portable' or None"
+        )
+    if primitives.is_on_cpu(x):
+        raise ValueError(f"{function}: {NO_TENSOR_CORES}")
+
+
 class Products:
     """Matrix products in one framework."""
 
@@ -49,10 +86,10 @@ class Products:
 
     def matmul(self, a: Any, b: Any, bits: str | None) -> Any:
         """Returns the product, with the shapes of `numpy.matmul`."""
-        check_each(_CHECKS, "matmul", bits=bits)
         a, b = self.arrays.checked("matmul", 2, a=a, b=b)
         a, b = self.arrays.autocast(a, b)
         dtype = _promoted("matmul", self.arrays, a=a, b=b)
+        self._check_bits("matmul", bits, dtype, a=a, b=b)
         for name, x in (("a", a), ("b", b)):
             if x.ndim == 0:
                 raise ValueError(f"matmul: {name} has no dimensions, expected at least one")
@@ -68,13 +105,14 @@ class Products:
                 "[..., k, n] with batches that broadcast"
             )
         own = (left.shape[-2],) * (a.ndim > 1) + (right.shape[-1],) * (b.ndim > 1)
-        return self._product(left, right, None, ProductParams(dtype), (*batches, *own))
+        return self._product(left, right, None, ProductParams(dtype, bits=bits), (*batches, *own))
 
-    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+    def linear(self, x: Any, weight: Any, bias: Any, bits: str | None) -> Any:
         """Returns x weightᵀ + bias."""
         x, weight, bias = self.arrays.checked("linear", 2, x=x, weight=weight, bias=bias)
         x, weight, bias = self.arrays.autocast(x, weight, bias)
         dtype = _promoted("linear", self.arrays, x=x, weight=weight, bias=bias)
+        self._check_bits("linear", bits, dtype, x=x, weight=weight)
         if weight.ndim != 2:
             raise ValueError(
                 f"linear: weight has shape {_words(weight)}, expected [out, in], two dimensions"
@@ -91,8 +129,12 @@ class Products:
                 f"shape {_words(weight)}"
             )
         left = self.primitives.reshaped(x, (1, own)) if x.ndim == 1 else x
-        params = ProductParams(dtype, transposed_b=True)
+        params = ProductParams(dtype, transposed_b=True, bits=bits)
         return self._product(left, weight, bias, params, (*x.shape[:-1], features))
+
+    def _check_bits(self, function: str, bits: str | None, result: str, **given: Any) -> None:
+        dtypes = {name: (x, self.arrays.dtype_of(x)) for name, x in given.items()}
+        check_bits(function, self.primitives, bits, result, **dtypes)
 
     def _batches(self, a: Any, b: Any) -> Shape | None:
         """Returns the batch dimensions of the result, or None if they do not fit."""

@@ -27,12 +27,15 @@ class ProductParams:
       transposed_b: b is stored as `[*batches, n, k]`.
       skips_zeros: a term whose element of a is 0 is absent, even if its element of b is NaN. So
         the weight 0 of a hidden row of b hides all that it holds. A sum of -0 is 0 then.
+      bits: "portable" for leaves that are chains of fused multiply-adds; "device" for those of
+        tensor cores where they take the operands; None for these on CUDA alone.
     """
 
     dtype: str
     transposed_a: bool = False
     transposed_b: bool = False
     skips_zeros: bool = False
+    bits: str | None = "portable"
 
 
 Shape = tuple[int, ...]
@@ -80,7 +83,32 @@ def result_shape(a: Shape, b: Shape, bias: Shape | None, params: ProductParams) 
 
 LEAF = 256  # terms
 
-# The kernels of CUDA (cpp/products/product.cu) have so many blocks, and bytes for a tile's sums.
+NO_TENSOR_CORES = "bits is 'device', expected 'portable' or None on a CPU, without tensor cores"
+
+
+def fits_tensor_cores(a: str, b: str, *others: str) -> bool:
+    """Returns True if tensor cores take operands a and b, for the dtypes of bias and result."""
+    return a == b and a in ("float16", "bfloat16") and "float64" not in others
+
+
+def has_tensor_cores(params: ProductParams, dtypes: Sequence[str], is_on_cuda: bool) -> bool:
+    """Returns True if tensor cores compute a product of a, b and perhaps a bias.
+
+    A product that they do not take has portable bits on every device: for instance one with a
+    cotangent in float32, of a bias in float32.
+
+    Raises:
+      ValueError: the bits are those of tensor cores, on a CPU.
+    """
+    fits = fits_tensor_cores(*dtypes, params.dtype) and not params.skips_zeros
+    if params.bits == "portable" or not fits:
+        return False
+    if params.bits == "device" and not is_on_cuda:
+        raise ValueError(f"matmul: {NO_TENSOR_CORES}")
+    return is_on_cuda
+
+
+# The kernels of CUDA (cpp/products/*.cu) have so many blocks, and bytes for a tile's sums.
 _BLOCKS, _TILE, _TILE_BYTES = 264, 64, 1 << 16
 _MANY_LEVELS, _FEW_BLOCKS = 24, 16  # for sizes that are known later: calls with less run slower
 
@@ -129,12 +157,14 @@ def cotangent_of_a(
     arrays: Arrays, a: Shape, b: Any, g: Any, params: ProductParams, dtype: str
 ) -> Any:
     """Returns g bᵀ in a's shape, where g is the cotangent of the result."""
-    over = _repeated(a, tuple(g.shape))
+    bits, over = params.bits, _repeated(a, tuple(g.shape))
     g = joined(arrays, g, over, -1)
     b = joined(arrays, b, over, -2 if params.transposed_b else -1)
     if params.transposed_a:
-        return arrays.product(b, g, None, ProductParams(dtype, params.transposed_b, True))
-    return arrays.product(g, b, None, ProductParams(dtype, False, not params.transposed_b))
+        own = ProductParams(dtype, params.transposed_b, True, bits=bits)
+        return arrays.product(b, g, None, own)
+    own = ProductParams(dtype, False, not params.transposed_b, bits=bits)
+    return arrays.product(g, b, None, own)
 
 
 def cotangent_of_b(
@@ -145,8 +175,9 @@ def cotangent_of_b(
     g = joined(arrays, g, over, -2)
     a = joined(arrays, a, over, -1 if params.transposed_a else -2)
     if params.transposed_b and not params.skips_zeros:
-        return arrays.product(g, a, None, ProductParams(dtype, True, params.transposed_a))
-    own = ProductParams(dtype, not params.transposed_a, False, params.skips_zeros)
+        own = ProductParams(dtype, True, params.transposed_a, bits=params.bits)
+        return arrays.product(g, a, None, own)
+    own = ProductParams(dtype, not params.transposed_a, False, params.skips_zeros, params.bits)
     found = arrays.product(a, g, None, own)
     if not params.transposed_b:
         return found

@@ -13,6 +13,13 @@ namespace bridge::products {
 
 constexpr int64_t kProductLeaf = 256;  // terms
 
+// Returns true if the arithmetic is float64.
+inline bool is_double(const bridge_product& call) {
+  const bool is_bias_double = call.bias.data != nullptr && call.bias.dtype == BRIDGE_FLOAT64;
+  return is_bias_double || call.a.dtype == BRIDGE_FLOAT64 || call.b.dtype == BRIDGE_FLOAT64 ||
+         call.c.dtype == BRIDGE_FLOAT64;
+}
+
 // Returns the reason that a call cannot run, or nullptr.
 inline const char* wrong_with(const bridge_product& call) {
   if (call.dims < 0 || call.dims > BRIDGE_MAX_DIMS) return "too many dimensions of batches";
@@ -26,14 +33,13 @@ inline const char* wrong_with(const bridge_product& call) {
     if (address % static_cast<uintptr_t>(element_bytes(array->dtype)) != 0)
       return "an array that is not aligned to its elements";
   }
+  if (call.tensor_cores != 0) {
+    const bool has_16_bits = call.a.dtype == BRIDGE_FLOAT16 || call.a.dtype == BRIDGE_BFLOAT16;
+    if (!has_16_bits || call.b.dtype != call.a.dtype || is_double(call))
+      return "tensor cores for others than two operands of float16 or two of bfloat16";
+    if (call.skips_zeros != 0) return "tensor cores for sums with absent terms";
+  }
   return nullptr;
-}
-
-// Returns true if the arithmetic is float64.
-inline bool is_double(const bridge_product& call) {
-  const bool is_bias_double = call.bias.data != nullptr && call.bias.dtype == BRIDGE_FLOAT64;
-  return is_bias_double || call.a.dtype == BRIDGE_FLOAT64 || call.b.dtype == BRIDGE_FLOAT64 ||
-         call.c.dtype == BRIDGE_FLOAT64;
 }
 
 inline int64_t batches_of(const bridge_product& call) {

@@ -66,6 +66,8 @@ Grid grid_of(const bridge_product& call, const ProductKernels& kernels, int64_t 
 bridge_status run(const bridge_product& given, const bridge_executor* executor) {
   if (const char* wrong = products::wrong_with(given))
     return fail(BRIDGE_INVALID_ARGUMENT, "matmul: %s", wrong);
+  if (given.tensor_cores != 0)
+    return fail(BRIDGE_INVALID_ARGUMENT, "matmul: tensor cores on a CPU");
   const int64_t batches = products::batches_of(given);
   if (batches == 0 || given.m == 0 || given.n == 0) return BRIDGE_OK;
   const bool is_across = given.c.row_stride == 1 && given.c.col_stride != 1;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "cuda/last_error.h"
+#include "products/launch.cuh"
 #include "products/product_cuda.h"
 
 namespace bridge::products {
@@ -11,19 +12,6 @@ namespace {
 
 constexpr const char* kName = "matmul";
 constexpr int64_t kMostBlocks = 2 * simt::kMultiprocessors;
-
-struct Kernel {
-  int64_t rows, cols, bytes;  // of a tile; bytes: of its elements
-  const char* (*launch)(simt::Grid, size_t, void*, const TileParams&);
-  const char* (*load)();
-};
-
-template <class Kernel_>
-constexpr Kernel kernel_of() {
-  constexpr int64_t kRows = Kernel_::kTileRows, kCols = Kernel_::kTileCols;
-  return {kRows, kCols, kRows * kCols * static_cast<int64_t>(sizeof(typename Kernel_::Real)),
-          simt::launch<Kernel_>, simt::load<Kernel_>};
-}
 
 // The largest tile first; a tile of few rows last.
 template <class Real, bool kVectors>
@@ -38,24 +26,6 @@ constexpr const Kernel* kKernels[2][2] = {
     {Kernels<double, false>::all, Kernels<double, true>::all}};
 constexpr int kSizes = 3;
 
-int64_t tiles_of(const bridge_product& call, const Kernel& kernel) {
-  return batches_of(call) * ((call.m + kernel.rows - 1) / kernel.rows) *
-         ((call.n + kernel.cols - 1) / kernel.cols);
-}
-
-// Returns true if the operand can be read in runs of 16 bytes. `lanes` are its rows or columns
-// beside the terms.
-bool has_vectors(const bridge_product& call, const bridge_product_array& array, int64_t bytes,
-                 int64_t lanes, int64_t lane_stride, int64_t term_stride) {
-  const int64_t run = 16 / bytes;
-  if (element_bytes(array.dtype) != bytes || reinterpret_cast<uintptr_t>(array.data) % 16 != 0)
-    return false;
-  for (int32_t d = 0; d < call.dims; ++d)
-    if (array.stride[d] % run != 0) return false;
-  return lane_stride == 1 ? lanes % run == 0 && term_stride % run == 0
-                          : term_stride == 1 && call.k % run == 0 && lane_stride % run == 0;
-}
-
 const Kernel* kernels_for(const bridge_product& call) {
   const int64_t bytes = is_double(call) ? 8 : 4;
   const bool are_vectors =
@@ -65,9 +35,10 @@ const Kernel* kernels_for(const bridge_product& call) {
 }
 
 const Kernel& kernel_for(const bridge_product& call) {
+  if (call.tensor_cores != 0) return tensor_kernel_for(call);
   const Kernel* const kernels = kernels_for(call);
   if (call.m <= kernels[kSizes - 1].rows) return kernels[kSizes - 1];
-  return tiles_of(call, kernels[0]) >= simt::kMultiprocessors ? kernels[0] : kernels[1];
+  return tiles_of(call, kernels[0]) > simt::kMultiprocessors ? kernels[0] : kernels[1];
 }
 
 size_t bytes_of_block(const bridge_product& call, const Kernel& kernel) {
@@ -104,7 +75,7 @@ const char* load_product_kernels() {
     for (const Kernel* kernels : of_type)
       for (int i = 0; i < kSizes; ++i)
         if (const char* error = kernels[i].load()) return error;
-  return nullptr;
+  return load_tensor_kernels();
 }
 
 }  // namespace bridge::products

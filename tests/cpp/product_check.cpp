@@ -46,6 +46,10 @@ void check_refusals() {
   alignas(8) char memory[16] = {};
   call.b.data = memory + 1;
   refused(&call, "aligned");
+  call.a.dtype = call.b.dtype = BRIDGE_FLOAT16;
+  call.b.data = nullptr;
+  call.tensor_cores = 1;
+  refused(&call, "tensor cores on a CPU");
 }
 
 }  // namespace

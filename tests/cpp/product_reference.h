@@ -27,9 +27,12 @@ inline int64_t pick(int64_t end) {
   return static_cast<int64_t>(random_words() % static_cast<uint64_t>(end));
 }
 
+// Of so many numbers 8 are rare, in a case. A deep sum with a NaN among its terms shows no order.
+inline int64_t rare_among = 400;
+
 inline double number() {
   static const double rare[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 1e30, -1e-30, 1e-42};
-  const int64_t kind = pick(400);
+  const int64_t kind = pick(rare_among);
   if (kind < 8) return rare[kind];
   return std::ldexp(static_cast<double>(pick(1 << 26) - (1 << 25)),
                     -25 + static_cast<int>(pick(6)));
@@ -110,29 +113,33 @@ struct Array {
 
 // A plain statement of the order: chains of 256 terms, then halves at powers of two.
 // Absent terms, and sums of absent terms alone, are absent.
-template <class Real, class Term>
-std::optional<Real> chain(int64_t first, int64_t end, bool skips_zeros, const Term& term) {
-  std::optional<Real> sum;
-  for (int64_t p = first; p < end; ++p) {
-    const auto [left, right] = term(p);
-    if (skips_zeros && left == 0) continue;
-    sum = sum ? std::fma(left, right, *sum) : left * right;
+struct Chain {
+  bool skips_zeros;
+
+  template <class Real, class Term>
+  std::optional<Real> sum(int64_t first, int64_t end, const Term& term) const {
+    std::optional<Real> sum;
+    for (int64_t p = first; p < end; ++p) {
+      const auto [left, right] = term(p);
+      if (skips_zeros && left == 0) continue;
+      sum = sum ? std::fma(left, right, *sum) : left * right;
+    }
+    return sum;
   }
-  return sum;
-}
-template <class Real, class Term>
-std::optional<Real> tree(int64_t first, int64_t end, bool skips_zeros, const Term& term) {
-  if (end - first <= 256) return chain<Real>(first, end, skips_zeros, term);
+};
+template <class Real, class Leaf, class Term>
+std::optional<Real> tree(int64_t first, int64_t end, const Leaf& leaf, const Term& term) {
+  if (end - first <= 256) return leaf.template sum<Real>(first, end, term);
   int64_t half = 256;
   while (2 * half < end - first) half *= 2;
-  const std::optional<Real> left = tree<Real>(first, first + half, skips_zeros, term);
-  const std::optional<Real> right = tree<Real>(first + half, end, skips_zeros, term);
+  const std::optional<Real> left = tree<Real>(first, first + half, leaf, term);
+  const std::optional<Real> right = tree<Real>(first + half, end, leaf, term);
   return !left ? right : !right ? left : *left + *right;
 }
 
-template <class Real>
+template <class Real, class Leaf>
 void expected_of(const bridge_product& call, const Array& a, const Array& b, const Array& bias,
-                 Array* c) {
+                 const Leaf& leaf, Array* c) {
   int64_t batches = 1;
   for (int32_t d = 0; d < call.dims; ++d) batches *= call.size[d];
   for (int64_t batch = 0; batch < batches; ++batch) {
@@ -153,7 +160,7 @@ void expected_of(const bridge_product& call, const Array& a, const Array& b, con
         };
         const bool skips = call.skips_zeros != 0;
         const std::optional<Real> found =
-            call.k == 0 ? std::optional<Real>() : tree<Real>(0, call.k, skips, term);
+            call.k == 0 ? std::optional<Real>() : tree<Real>(0, call.k, leaf, term);
         Real sum = found && (!skips || *found != 0) ? *found : Real(0);
         if (call.bias.data != nullptr)
           sum += static_cast<Real>(get(bias.at(offset(bias), 0, j), bias.array.dtype));
@@ -187,39 +194,48 @@ struct Case {
   }
 };
 
-inline Case random_case(int64_t m, int64_t n, int64_t k) {
+// Draws all but the sums. With tensor cores a and b have the same 16-bit dtype, and no array is
+// float64.
+inline Case random_operands(int64_t m, int64_t n, int64_t k, bool has_tensor_cores) {
   Case all;
   auto& [call, a, b, bias, c, expected] = all;
+  rare_among = pick(2) == 0 ? 400 : 1 << 20;
   call.m = m, call.n = n, call.k = k;
   call.dims = static_cast<int32_t>(pick(3));
   for (int32_t d = 0; d < call.dims; ++d) call.size[d] = pick(8) == 0 ? 0 : 1 + pick(3);
   if (m * n * k > 100000) call.dims = 0;
-  const auto dtype = [] { return static_cast<int32_t>(pick(4)); };
-  const int32_t same = dtype();
-  const bool is_mixed = pick(3) == 0;
-  a.lay_out(call, is_mixed ? dtype() : same, m, k, pick(4), pick(4) != 0);
-  b.lay_out(call, is_mixed ? dtype() : same, k, n, pick(4), pick(4) != 0);
+  const auto dtype = [&] { return static_cast<int32_t>(pick(has_tensor_cores ? 3 : 4)); };
+  const int32_t same = has_tensor_cores ? static_cast<int32_t>(pick(2)) : dtype();
+  const bool is_mixed = pick(3) == 0, are_mixed = is_mixed && !has_tensor_cores;
+  a.lay_out(call, are_mixed ? dtype() : same, m, k, pick(4), pick(4) != 0);
+  b.lay_out(call, are_mixed ? dtype() : same, k, n, pick(4), pick(4) != 0);
   bias.lay_out(call, is_mixed ? dtype() : same, 1, n, pick(3), pick(2) != 0);
   bias.array.row_stride = 0;
   c.lay_out(call, is_mixed ? dtype() : same, m, n, pick(3), true);
   a.fill(), b.fill(), bias.fill();
-  if (pick(2) == 0) {
+  call.tensor_cores = has_tensor_cores ? 1 : 0;
+  if (!has_tensor_cores && pick(2) == 0) {
     call.skips_zeros = 1;
     a.hide(m, k, pick(3));
   }
   call.a = a.array, call.b = b.array, call.c = c.array;
-  const bool has_bias = pick(2) == 0;
-  if (has_bias) call.bias = bias.array;
-  bool is_double = false;
-  for (const Array* each : {&a, &b, &c})
-    is_double = is_double || each->array.dtype == BRIDGE_FLOAT64;
-  if (has_bias) is_double = is_double || bias.array.dtype == BRIDGE_FLOAT64;
+  if (pick(2) == 0) call.bias = bias.array;
   expected = c;
   expected.array.data = expected.memory.data();
+  return all;
+}
+
+inline Case random_case(int64_t m, int64_t n, int64_t k) {
+  Case all = random_operands(m, n, k, false);
+  auto& [call, a, b, bias, c, expected] = all;
+  bool is_double = call.bias.data != nullptr && bias.array.dtype == BRIDGE_FLOAT64;
+  for (const Array* each : {&a, &b, &c})
+    is_double = is_double || each->array.dtype == BRIDGE_FLOAT64;
+  const Chain chain{call.skips_zeros != 0};
   if (is_double)
-    expected_of<double>(call, a, b, bias, &expected);
+    expected_of<double>(call, a, b, bias, chain, &expected);
   else
-    expected_of<float>(call, a, b, bias, &expected);
+    expected_of<float>(call, a, b, bias, chain, &expected);
   return all;
 }
 

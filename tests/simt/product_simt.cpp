@@ -7,8 +7,11 @@
 #include <cstring>
 #include <string>
 
-#include "../cpp/product_reference.h"
 #include "executor.h"
+#include "tensor_core_reference.h"
+#ifndef BRIDGE_EXECUTOR_GPU
+#include "tensor_core_emulator.h"
+#endif
 
 namespace {
 
@@ -36,10 +39,10 @@ struct Placed {
   }
 };
 
-void check_one(int64_t m, int64_t n, int64_t k) {
-  const product_test::Case given = product_test::random_case(m, n, k);
+// Runs a call in `given`; its result is in c.
+void check_case(const product_test::Case& given, const Placed& c) {
   bridge_product call = given.call;
-  const Placed a(given.a), b(given.b), bias(given.bias), c(given.c);
+  const Placed a(given.a), b(given.b), bias(given.bias);
   call.a = a.array, call.b = b.array, call.c = c.array;
   if (call.bias.data != nullptr) call.bias = bias.array;
   const size_t least = bridge_product_cuda_least_workspace(&call);
@@ -59,6 +62,65 @@ void check_one(int64_t m, int64_t n, int64_t k) {
       given.words() + ": other bits");
 }
 
+void check_one(int64_t m, int64_t n, int64_t k) {
+  const product_test::Case given = product_test::random_case(m, n, k);
+  check_case(given, Placed(given.c));
+}
+
+using tensor_core_test::Model;
+
+// Lets the emulator be of a generation, or returns the model of the GPU.
+Model next_model() {
+#ifdef BRIDGE_EXECUTOR_GPU
+  int major = 0;
+  executor::require(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+  return major < 9 ? tensor_core_test::kAmpere : tensor_core_test::kHopper;
+#else
+  static int turn = 0;
+  const bool is_ampere = ++turn % 2 == 0;
+  simt::emulator::generation() = simt::emulator::kGenerations[is_ampere ? 0 : 1];
+  return is_ampere ? tensor_core_test::kAmpere : tensor_core_test::kHopper;
+#endif
+}
+
+// `spread`: of the exponents of operands.
+void check_on_tensor_cores(int64_t m, int64_t n, int64_t k, int64_t spread) {
+  product_test::Case given = product_test::random_operands(m, n, k, true);
+  auto& [call, a, b, bias, c, expected] = given;
+  for (Array* const each : {&a, &b}) {
+    for (size_t at = 0; at + 2 <= each->memory.size() && spread > 0; at += 2) {
+      char* const element = each->memory.data() + at;
+      const int exponent = static_cast<int>(pick(spread) - spread / 2);
+      product_test::put(element, each->array.dtype,
+                        std::ldexp(product_test::get(element, each->array.dtype), exponent));
+    }
+  }
+  const int least = a.array.dtype == BRIDGE_FLOAT16 ? -14 : -126;
+  const Model model = next_model();
+  product_test::expected_of<float>(call, a, b, bias, tensor_core_test::MmaChain{model, least},
+                                   &expected);
+  const Placed made(c);
+  check_case(given, made);
+  if (c.array.dtype != BRIDGE_FLOAT32 || call.bias.data != nullptr || call.dims > 0 || spread > 0)
+    return;
+  const double levels = std::ceil(std::log2(std::max<double>(static_cast<double>(k) / 256, 1)));
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t j = 0; j < n; ++j) {
+      double exact = 0, size = 0;
+      for (int64_t p = 0; p < k; ++p) {
+        const double term = product_test::get(a.at(0, i, p), a.array.dtype) *
+                            product_test::get(b.at(0, p, j), b.array.dtype);
+        exact += term, size += std::abs(term);
+      }
+      if (!std::isfinite(exact) || size > 1e30) continue;
+      const char* const at = made.memory.get() + (c.at(0, i, j) - c.memory.data());
+      const double error = std::abs(product_test::get(at, BRIDGE_FLOAT32) - exact);
+      check(error <= (model.leaf_error() + levels) * std::ldexp(size, -24),
+            given.words() + ": a large error");
+    }
+  }
+}
+
 void check_refusals() {
   bridge_product call{};
   call.m = call.n = 1, call.k = 300;
@@ -73,6 +135,16 @@ void check_refusals() {
   refused(&call, "workspace");
   call.m = -1;
   refused(&call, "negative");
+  call.m = 1;
+  call.tensor_cores = 1;
+  call.a.dtype = call.b.dtype = BRIDGE_FLOAT32;
+  refused(&call, "tensor cores for others");
+  call.a.dtype = BRIDGE_FLOAT16, call.b.dtype = BRIDGE_BFLOAT16;
+  refused(&call, "tensor cores for others");
+  call.b.dtype = BRIDGE_FLOAT16, call.c.dtype = BRIDGE_FLOAT64;
+  refused(&call, "tensor cores for others");
+  call.c.dtype = BRIDGE_FLOAT32, call.skips_zeros = 1;
+  refused(&call, "absent terms");
 }
 
 }  // namespace
@@ -81,11 +153,23 @@ int main(int count, char** arguments) {
   const int rounds = count > 1 ? std::atoi(arguments[1]) : 40;
   if (count > 2) product_test::random_words.seed(std::strtoull(arguments[2], nullptr, 10));
   static const int64_t sizes[] = {0, 1, 2, 4, 7, 8, 16, 17, 32, 33, 64, 65, 68, 130};
-  static const int64_t depths[] = {0,   1,   3,   8,   15,  16,  17,  32,   48,  255,
-                                   256, 257, 260, 512, 516, 768, 800, 1024, 1300};
+  static const int64_t depths[] = {0,   1,   3,   8,   15,  16,  17,  32,   48,   255,
+                                   256, 257, 260, 512, 516, 768, 800, 1024, 1100, 1300};
   check_refusals();
-  for (int i = 0; i < rounds; ++i) check_one(sizes[pick(14)], sizes[pick(14)], depths[pick(19)]);
+  for (int i = 0; i < rounds; ++i) check_one(sizes[pick(14)], sizes[pick(14)], depths[pick(20)]);
   check_one(300, 280, 528);  // several tiles for each block
+  for (int i = 0; i < rounds; ++i) {
+    // Most multiples of 8 can be read in runs of 16 bytes.
+    const int64_t step = pick(3) == 0 ? 1 : 8;
+    const auto drawn = [&](int64_t size) { return (size + step - 1) / step * step; };
+    check_on_tensor_cores(drawn(sizes[pick(14)]), drawn(sizes[pick(14)]), drawn(depths[pick(20)]),
+                          pick(2) == 0 ? 0 : 1 + pick(120));
+  }
+  check_one(20, 24, 1100);  // five leaves
+  check_on_tensor_cores(20, 24, 1100, 0);
+  for (int i = 0; i < 6; ++i)
+    check_on_tensor_cores(144, 136, 272, 0);  // several of the largest tile
+  check_on_tensor_cores(300, 280, 528, 0);
   std::printf("product_simt: %d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;
 }

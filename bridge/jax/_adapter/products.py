@@ -72,6 +72,12 @@ class _Primitives:
         return True
 
     @staticmethod
+    def is_on_cpu(x: Any) -> bool:
+        # A traced array will be where its program runs, which the lowering finds.
+        is_traced = isinstance(x, jax.core.Tracer)
+        return not is_traced and all(each.platform == "cpu" for each in x.devices())
+
+    @staticmethod
     def run(summed: Call[Any]) -> Any:
         return call(PROGRAM, summed.operands, summed.params)[0]
 
@@ -170,6 +176,8 @@ def _lower(context: Any, *operands: Any, params: ProductParams) -> Any:
 
 
 def _emit(platform: str, context: Any, *operands: Any, params: ProductParams) -> Any:
+    dtypes = [aval.dtype.name for aval in context.avals_in]
+    has_tensor_cores = rules.has_tensor_cores(params, dtypes, platform == "cuda")
     if platform == "cuda":  # XLA allocates the workspace, as of a program (ffi.py)
         a, b, *_ = context.avals_in
         size = max(rules.workspace_bytes(a.shape, b.shape, params), 16)
@@ -181,6 +189,7 @@ def _emit(platform: str, context: Any, *operands: Any, params: ProductParams) ->
         transposed_a=np.bool_(params.transposed_a),
         transposed_b=np.bool_(params.transposed_b),
         skips_zeros=np.bool_(params.skips_zeros),
+        tensor_cores=np.bool_(has_tensor_cores),
     )
     return list(results)[:1]
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bridge.catalogue.products import check_bits
 from bridge.jax._adapter.arguments import as_any_array
 from bridge.jax._adapter.products import PRIMITIVES
 from bridge.lang.dtypes import FLOATING, promote
@@ -26,6 +27,7 @@ def dot_general(
     preferred_element_type: Any = None,
     *,
     out_sharding: Any = None,
+    bits: str | None = None,
 ) -> jax.Array:
     """`jax.lax.dot_general` with the sums of `matmul`.
 
@@ -41,13 +43,14 @@ def dot_general(
       precision: without effect; the arithmetic is that of `matmul`.
       preferred_element_type: the floating dtype of the result. The default is the promoted dtype.
       out_sharding: None.
+      bits: as for `matmul`; `functools.partial(dot_general, bits="portable")` is for layers.
 
     Returns:
       `[*batch, *lhs_free, *rhs_free]`.
 
     Raises:
       TypeError: an operand is no array, or has another dtype.
-      ValueError: dimensions that do not fit, or an out_sharding.
+      ValueError: dimensions that do not fit, an out_sharding, another word.
 
     Example:
       >>> x = jnp.ones((2, 3))
@@ -76,6 +79,8 @@ def dot_general(
                 f"dot_general: preferred_element_type is {dtype}, expected one of "
                 f"{', '.join(FLOATING)}"
             )
+    operands = {"lhs": (a, a.dtype.name), "rhs": (b, b.dtype.name)}
+    check_bits("dot_general", PRIMITIVES, bits, dtype, **operands)
     for one, two in ((a_sum, b_sum), (a_batch, b_batch)):
         if [a.shape[d] for d in one] != [b.shape[d] for d in two]:
             raise ValueError(
@@ -84,7 +89,7 @@ def dot_general(
             )
     left, transposed_a, a_free = _matrix(a, a_batch, a_sum, sums_first=False)
     right, transposed_b, b_free = _matrix(b, b_batch, b_sum, sums_first=True)
-    params = ProductParams(dtype, transposed_a, transposed_b)
+    params = ProductParams(dtype, transposed_a, transposed_b, bits=bits)
     batch = tuple(a.shape[d] for d in a_batch)
     return jnp.reshape(PRIMITIVES.product(left, right, None, params), (*batch, *a_free, *b_free))
 

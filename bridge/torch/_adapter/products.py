@@ -22,7 +22,7 @@ from bridge.torch._adapter.kernels import DTYPES, allocate, dtype_word, in_memor
 
 _SCHEMA = (
     "matmul(Tensor a, Tensor b, Tensor? bias, str dtype, bool transposed_a, bool transposed_b, "
-    "bool skips_zeros) -> Tensor"
+    'bool skips_zeros, str? bits="portable") -> Tensor'
 )
 
 
@@ -54,6 +54,10 @@ class _Primitives:
         return x.is_contiguous()
 
     @staticmethod
+    def is_on_cpu(x: Tensor) -> bool:
+        return x.device.type == "cpu"
+
+    @staticmethod
     def run(summed: Call[Any]) -> Any:
         return call(PROGRAM, summed.operands, summed.params)[0]
 
@@ -64,8 +68,9 @@ PRIMITIVES = _Primitives()
 def product(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) -> Tensor:
     """Returns the product of operands with as many batch dimensions each."""
     meet_dtensors()
+    flags = params.transposed_a, params.transposed_b, params.skips_zeros
     return torch.ops.bridge.matmul.default(  # type: ignore[no-any-return]
-        a, b, bias, params.dtype, params.transposed_a, params.transposed_b, params.skips_zeros
+        a, b, bias, params.dtype, *flags, params.bits
     )
 
 
@@ -79,12 +84,14 @@ def _empty(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
 
 def _run(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
     params = ProductParams(*fields)
+    dtypes = [dtype_word(t.dtype) for t in (a, b, bias) if t is not None]
+    has_tensor_cores = rules.has_tensor_cores(params, dtypes, a.is_cuda)
     result = _empty(a, b, bias, *fields)
     a, b = in_memory(a, Role.FULL), in_memory(b, Role.FULL)
     bias = None if bias is None else in_memory(bias, Role.ROW)
     left, right = a.mT if params.transposed_a else a, b.mT if params.transposed_b else b
-    skips = params.skips_zeros
-    _native.run_product(left, right, bias, result, skips, torch.get_num_threads(), allocate)
+    how = params.skips_zeros, has_tensor_cores, torch.get_num_threads(), allocate
+    _native.run_product(left, right, bias, result, *how)
     return result
 
 
@@ -94,6 +101,7 @@ class _Product(SingleLevelFunction):
     @staticmethod
     def forward(ctx: Any, below: BelowAutograd, a: Any, b: Any, bias: Any, *fields: Any) -> Any:
         ctx.params, ctx.forward_enabled = ProductParams(*fields), below.forward_enabled
+        ctx.fields = len(fields)  # torch leaves out the last where it has its default
         ctx.set_materialize_grads(False)
         ctx.bias = None if bias is None else (tuple(bias.shape), dtype_word(bias.dtype))
         ctx.save_for_backward(a, b)
@@ -114,7 +122,7 @@ class _Product(SingleLevelFunction):
                 db = rules.cotangent_of_b(PRIMITIVES, a, tuple(b.shape), g, ctx.params, dtype)
             if needs_bias and ctx.bias is not None:
                 dbias = rules.cotangent_of_bias(PRIMITIVES, ctx.bias[0], g, ctx.params, ctx.bias[1])
-        return None, da, db, dbias, None, None, None, None
+        return None, da, db, dbias, *([None] * ctx.fields)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, da: Any, db: Any, dbias: Any, *others: Any) -> Any:

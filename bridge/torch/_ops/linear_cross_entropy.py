@@ -93,7 +93,7 @@ def _portable(operands: tuple[Any, ...], chunk: int | None, options: Options) ->
     hidden, weight, labels, bias = operands
     if any(type(t).__name__ == "DTensor" for t in operands):
         # The parts of the composition one by one, each with its own rule for splits.
-        logits = linear(hidden, weight, bias)
+        logits = linear(hidden, weight, bias, bits="portable")
         return cross_entropies.loss(NAME, logits, labels, options)  # type: ignore[no-any-return]
     return linear_cross_entropies.composed(_rows.run, operands, chunk, options)  # type: ignore[no-any-return]
 

@@ -68,6 +68,7 @@ bool bind_product(const ProductArguments& given, bridge_product* call, CallError
     if (all[i].own_dims == 2) array.row_stride = stride_of(operand, operand.ndim - 2);
   }
   call->skips_zeros = given.skips_zeros ? 1 : 0;
+  call->tensor_cores = given.has_tensor_cores ? 1 : 0;
   if (given.is_a_transposed) std::swap(call->a.row_stride, call->a.col_stride);
   if (given.is_b_transposed) std::swap(call->b.row_stride, call->b.col_stride);
   const auto size = [](const Operand& operand, bool is_last) {

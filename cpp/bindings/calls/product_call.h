@@ -14,6 +14,7 @@ namespace bridge::bindings {
 struct ProductArguments {
   Operand a, b, bias, c;
   bool is_a_transposed = false, is_b_transposed = false, skips_zeros = false;
+  bool has_tensor_cores = false;
 };
 
 // Returns false with the error set.

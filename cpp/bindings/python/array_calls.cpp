@@ -50,24 +50,27 @@ PyObject* run_product_on_cuda(const bridge_product& call, const Tensors<4>& tens
                  library->last_error());
 }
 
-constexpr const char* kProduct = "run_product(a, b, bias, c, skips_zeros, threads, allocate)";
+constexpr const char* kProduct =
+    "run_product(a, b, bias, c, skips_zeros, tensor_cores, threads, allocate)";
 
 // Writes the product of any DLPack tensors into c. `allocate(bytes, like)` makes a workspace.
 PyObject* run_product(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 7) return PyErr_Format(PyExc_TypeError, "expected %s", kProduct);
+  if (count != 8) return PyErr_Format(PyExc_TypeError, "expected %s", kProduct);
   Tensors<4> tensors;
   if (!tensors.read(arguments, 4)) return nullptr;
   const int skips_zeros = PyObject_IsTrue(arguments[4]);
-  const long threads = PyLong_AsLong(arguments[5]);
-  if (skips_zeros < 0 || (threads == -1 && PyErr_Occurred())) return nullptr;
+  const int tensor_cores = PyObject_IsTrue(arguments[5]);
+  const long threads = PyLong_AsLong(arguments[6]);
+  if (skips_zeros < 0 || tensor_cores < 0 || (threads == -1 && PyErr_Occurred())) return nullptr;
   const Operand* const operands = tensors.operands();
   bridge_product call;
   CallError error;
   ProductArguments given{operands[0], operands[1], operands[2], operands[3]};
   given.skips_zeros = skips_zeros != 0;
+  given.has_tensor_cores = tensor_cores != 0;
   if (!bind_product(given, &call, &error)) return refuse("matmul", error);
   if (operands[0].device == Device::cuda)
-    return run_product_on_cuda(call, tensors, arguments[6], arguments[0]);
+    return run_product_on_cuda(call, tensors, arguments[7], arguments[0]);
   double work =
       static_cast<double>(call.m) * static_cast<double>(call.n) * static_cast<double>(call.k);
   for (int32_t d = 0; d < call.dims; ++d) work *= static_cast<double>(call.size[d]);

@@ -216,22 +216,24 @@ ffi::Error read_product(ffi::RemainingArgs args, ffi::AnyBuffer result, Device d
   return ffi::Error::InvalidArgument("bridge matmul: " + error.message);
 }
 
-ProductArguments product_arguments(bool is_a_transposed, bool is_b_transposed, bool skips_zeros) {
+ProductArguments product_arguments(bool is_a_transposed, bool is_b_transposed, bool skips_zeros,
+                                   bool has_tensor_cores) {
   ProductArguments arguments;
   arguments.is_a_transposed = is_a_transposed;
   arguments.is_b_transposed = is_b_transposed;
   arguments.skips_zeros = skips_zeros;
+  arguments.has_tensor_cores = has_tensor_cores;
   return arguments;
 }
 
 ffi::Error run_product_on_cpu(ffi::ThreadPool pool, ffi::RemainingArgs args,
                               ffi::Result<ffi::AnyBuffer> result, bool is_a_transposed,
-                              bool is_b_transposed, bool skips_zeros) {
+                              bool is_b_transposed, bool skips_zeros, bool has_tensor_cores) {
   return guarded([&] {
     bridge_product call;
-    ffi::Error error =
-        read_product(args, *result, Device::cpu,
-                     product_arguments(is_a_transposed, is_b_transposed, skips_zeros), &call);
+    ffi::Error error = read_product(
+        args, *result, Device::cpu,
+        product_arguments(is_a_transposed, is_b_transposed, skips_zeros, has_tensor_cores), &call);
     if (error.failure()) return error;
     XlaExecutor threads(&pool);
     const bridge_executor executor = threads.executor();
@@ -243,16 +245,16 @@ ffi::Error run_product_on_cpu(ffi::ThreadPool pool, ffi::RemainingArgs args,
 ffi::Error run_product_on_cuda(void* stream, ffi::RemainingArgs args,
                                ffi::Result<ffi::AnyBuffer> result,
                                ffi::Result<ffi::AnyBuffer> workspace, bool is_a_transposed,
-                               bool is_b_transposed, bool skips_zeros) {
+                               bool is_b_transposed, bool skips_zeros, bool has_tensor_cores) {
   return guarded([&] {
     std::string why;
     const CudaLibrary* library = cuda_library(&why);
     if (library == nullptr)
       return ffi::Error(ffi::ErrorCode::kUnavailable, "bridge matmul: " + why);
     bridge_product call;
-    ffi::Error error =
-        read_product(args, *result, Device::cuda,
-                     product_arguments(is_a_transposed, is_b_transposed, skips_zeros), &call);
+    ffi::Error error = read_product(
+        args, *result, Device::cuda,
+        product_arguments(is_a_transposed, is_b_transposed, skips_zeros, has_tensor_cores), &call);
     if (error.failure()) return error;
     return status_error(
         library->run_product(&call, workspace->untyped_data(), workspace->size_bytes(), stream),
@@ -334,7 +336,8 @@ auto with_product_attributes(Binding binding) {
   return std::move(binding)
       .template Attr<bool>("transposed_a")
       .template Attr<bool>("transposed_b")
-      .template Attr<bool>("skips_zeros");
+      .template Attr<bool>("skips_zeros")
+      .template Attr<bool>("tensor_cores");
 }
 
 XLA_FFI_DEFINE_HANDLER(

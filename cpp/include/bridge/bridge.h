@@ -106,7 +106,11 @@ bridge_status bridge_program_cpu(const bridge_program* call, const bridge_execut
  * The arithmetic is float64 if any array is, else float32. An element of c is a sum of k products
  * in an order that depends on k alone (docs/numerics.md), plus the bias, rounded once. With
  * skips_zeros, a term whose element of a is 0 is absent, even if its element of b is NaN, and a sum
- * of -0 is 0. c overlaps no operand. */
+ * of -0 is 0. c overlaps no operand.
+ *
+ * With tensor_cores, which CUDA has for a and b of the same 16-bit dtype without skips_zeros, and
+ * no array of float64, the sum of a leaf is that of tensor cores: its bits are those of a
+ * generation of GPUs, and do not depend on anything else either. */
 typedef struct bridge_product_array {
   void* data;
   int32_t dtype; /* bridge_dtype, floating */
@@ -117,7 +121,8 @@ typedef struct bridge_product {
   int32_t dims;
   int64_t size[BRIDGE_MAX_DIMS];
   int64_t m, n, k;
-  int32_t skips_zeros; /* 0 or 1 */
+  int32_t skips_zeros;  /* 0 or 1 */
+  int32_t tensor_cores; /* 0 or 1 */
   bridge_product_array a, b, bias, c;
 } bridge_product;
 bridge_status bridge_product_cpu(const bridge_product* call, const bridge_executor* executor);

@@ -1,0 +1,34 @@
+"""The CUDA kernels of products on the host emulator (tests/simt/product_simt.cpp)."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.generated.emulated import COMPILER, ROOT, needs_compiler
+
+SOURCES = (
+    "cpp/cuda/last_error.cpp",
+    "cpp/products/product.cu",
+    "cpp/products/tensor_product.cu",
+    "tests/simt/product_simt.cpp",
+    "tests/simt/simt_emulator.cpp",
+    "tests/simt/tensor_core_emulator.cpp",
+)
+FLAGS = ("-std=c++17", "-O1", "-w", "-ffp-contract=off", "-xc++")
+
+
+@needs_compiler
+@pytest.mark.long
+def test_bits_and_errors(tmp_path: Path) -> None:
+    """Every kernel, tensor cores of each generation among them, against a plain evaluation."""
+    folders = [f"-I{ROOT / folder}" for folder in ("tests/simt", "cpp", "cpp/include")]
+    program = tmp_path / "product_simt"
+    sources = [str(ROOT / source) for source in SOURCES]
+    subprocess.run(
+        [str(COMPILER), *FLAGS, *folders, *sources, "-o", str(program)], check=True, timeout=600
+    )
+    done = subprocess.run([str(program), "30"], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-2000:]
