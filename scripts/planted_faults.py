@@ -921,7 +921,7 @@ DECLARED = (
         "bridge/catalogue/norm_rotary.py",
         "(half, rest, half, rest)) if is_moved else y",
         "(half, half, rest, rest)) if is_moved else y",
-        tests="tests/catalogue/test_norm_rotary.py::test_derivatives_and_transforms",
+        tests="tests/catalogue/test_norm_rotary.py::test_values_and_gradients",
     ),
     Fault(
         "gated_rms_norm: each group has the weight of the first one",
