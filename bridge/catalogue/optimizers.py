@@ -137,8 +137,8 @@ def _adamw_of(returns_update: bool) -> Any:
         eps: float = 1e-8,
     ):
         numbers = lr, step, weight_decay
-        static = {"b1": b1, "b2": b2, "eps": eps, "returns_update": returns_update}
-        return _adamw_step(p, g, m, v, *numbers, **static)
+        static: dict[str, Any] = {"b1": b1, "b2": b2, "eps": eps}
+        return _adamw_step(p, g, m, v, *numbers, returns_update=returns_update, **static)
 
     return adamw
 
@@ -193,7 +193,7 @@ def sgd_in_place(
     nesterov: bool = False,
     maximize: bool = False,
 ):
-    static = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
+    static: dict[str, Any] = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
     return _sgd_step(p, -g if maximize else g, lr, buffer, step, weight_decay, **static)
 
 
@@ -213,7 +213,11 @@ def _sgd_of(returns_update: bool) -> Any:
         dampening: float = 0.0,
         nesterov: bool = False,
     ):
-        static = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
+        static: dict[str, Any] = {
+            "momentum": momentum,
+            "dampening": dampening,
+            "nesterov": nesterov,
+        }
         numbers = lr, buffer, step, weight_decay
         return _sgd_step(p, g, *numbers, **static, returns_update=returns_update)
 

@@ -295,9 +295,11 @@ class SGD(_InPlace, torch.optim.SGD):
                 state["momentum_buffer"] = buffer
         p, g, buffer = as_rows(p, g, buffer)
         lr, weight_decay = numbers.of(group["lr"], p), numbers.decay(group["weight_decay"], p)
-        step, written = None, p
+        step = None
+        written: Tensor | tuple[Tensor, Tensor] = p
         if buffer is not None:
-            step, written = numbers.integer(1 if is_first else 2, p.device), (p, buffer)
+            step = numbers.integer(1 if is_first else 2, p.device)
+            written = p, buffer
         decays = momentum, group["dampening"]
         nesterov = bool(group["nesterov"])
         _sgd((p, g, lr, buffer, step, weight_decay), written, *decays, nesterov, maximize)
