@@ -46,7 +46,18 @@ def _js_div(log_p: Any, log_q: Any) -> Any:
 
 
 def _tv_distance(log_p: Any, log_q: Any) -> Any:
-    return 0.5 * abs(_exp(log_p) - _exp(log_q)).sum(-1)
+    difference = _exp(log_p) - _exp(log_q)
+    return 0.5 * (difference * _sign(difference)).sum(-1)
+
+
+def _sign(x: Any) -> Any:
+    """The sign as a constant; NaN of NaN, where torch's own has 0."""
+    if hasattr(x, "detach"):
+        x = x.detach()
+        return x.sgn() + 0.0 * x
+    import jax
+
+    return jax.lax.stop_gradient(jax.numpy.sign(x))
 
 
 def _policy_loss(p: Operands) -> Any:

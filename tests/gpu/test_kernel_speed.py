@@ -29,7 +29,7 @@ def test_every_op_and_pass_comes_first_at_one_shape(capsys: Any) -> None:
     assert {op for op, _ in forms} == {*OPS} - {"linear_cross_entropy"}
     assert all(".bfloat16.4096" in name for name in names[: 2 * len(forms)])
     for name, megabytes in rows.items():
-        assert "64x" in name or 700 < megabytes < 7000, (name, megabytes)
+        assert "64x" in name or 700 < megabytes < 9000, (name, megabytes)
     # The mask has one byte per element for 16 heads.
     plain, masked = (f"softmax.{form}.forward.bfloat16.4096" for form in ("plain", "masked"))
     assert 1.01 < rows[masked] / rows[plain] < 1.02
@@ -48,7 +48,7 @@ def test_every_program_that_a_build_compiles_has_a_row(capsys: Any) -> None:
 def test_what_is_measured(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIDGE_COMPILE", "0")
     file = tmp_path / "rows.jsonl"
-    run = ["--device", "cpu", "--jsonl", str(file), "--only", "rms_norm.backward.float32.4096"]
+    run = ["--device", "cpu", "--jsonl", str(file), "--only", ".rms_norm.backward.float32.4096"]
     assert kernel_speed.main(run) == 0
     first, copy, *rows, last = (json.loads(line) for line in file.read_text().splitlines())
     assert (first["record"], copy["op"], last["record"]) == ("device", "copy", "end")
