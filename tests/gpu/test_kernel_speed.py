@@ -48,7 +48,7 @@ def test_every_program_that_a_build_compiles_has_a_row(capsys: Any) -> None:
 def test_what_is_measured(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIDGE_COMPILE", "0")
     file = tmp_path / "rows.jsonl"
-    run = ["--device", "cpu", "--jsonl", str(file), "--only", ".rms_norm.backward.float32.4096"]
+    run = ["--device", "cpu", "--jsonl", str(file), "--only", r"\.rms_norm.backward.float32.4096"]
     assert kernel_speed.main(run) == 0
     first, copy, *rows, last = (json.loads(line) for line in file.read_text().splitlines())
     assert (first["record"], copy["op"], last["record"]) == ("device", "copy", "end")
