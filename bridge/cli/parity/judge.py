@@ -39,7 +39,8 @@ BOUNDS_IN_WORDS = (
     "its rounding. Second derivatives have the units of their dtype. A sum with "
     "a residual is rounded to its dtype before it is used, and so is its gradient. The derivatives "
     "of softmax are taken at the value that it returned. kl_div has 16 more units. The "
-    "matrix product of logits is exact; gradients of its factors may be off by one more smallest number of their dtype."
+    "matrix product of logits is exact; gradients of its factors may be off by one more smallest "
+    "number of their dtype."
 )
 
 Truths = tuple[dict[str, Array], dict[str, Array]]  # true values, and their allowed changes
