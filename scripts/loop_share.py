@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# Those of tensor cores too. Without a predicate: those of skips_zeros have one.
+# Multiply-adds of tensor cores count too. Those of skips_zeros have a predicate and do not match.
 _ADD = re.compile(r"^([FD]FMA|HMMA)\b")
 
 

@@ -21,6 +21,17 @@ _CHECKS = {
 }
 
 
+def _gate_and_rows(x: Any, gate: Any, activation: str, norm_first: bool) -> tuple[Any, Any]:
+    """Returns act(gate), and the rows that are normalised."""
+    act = ACTIVATIONS[activation](gate)
+    return act, x if norm_first else x * act
+
+
+def _after(normal: Any, act: Any, weight: Any, norm_first: bool) -> Any:
+    y = scaled(normal, weight)
+    return y * act if norm_first else y
+
+
 def _vjp(
     x: Any,
     gate: Any,
@@ -32,9 +43,8 @@ def _vjp(
     activation: str,
     norm_first: bool,
 ) -> Any:
-    act = ACTIVATIONS[activation](gate)
+    act, h = _gate_and_rows(x, gate, activation, norm_first)
     slope = differentiated(act, gate)
-    h = x if norm_first else x * act
     r = inverse(h, eps)
     normal = h * r
     dh, *others = cotangents(normal, r, weight, g * act if norm_first else g, is_centred=False)
@@ -53,11 +63,9 @@ def gated_rms_norm(
     activation: str = "silu",
     norm_first: bool = True,
 ):
-    act = ACTIVATIONS[activation](gate)
-    h = x if norm_first else x * act
+    act, h = _gate_and_rows(x, gate, activation, norm_first)
     r = inverse(h, eps)
-    y = scaled(h * r, weight)
-    return y * act if norm_first else y
+    return _after(h * r, act, weight, norm_first)
 
 
 @declared(keep=("r",), vjp=_vjp, checks=_CHECKS)
@@ -71,11 +79,9 @@ def of_groups(
     activation: str = "silu",
     norm_first: bool = True,
 ):
-    act = ACTIVATIONS[activation](gate)
-    h = x if norm_first else x * act
+    act, h = _gate_and_rows(x, gate, activation, norm_first)
     r = inverse(h, eps)
-    y = scaled(h * r, weight)
-    return y * act if norm_first else y
+    return _after(h * r, act, weight, norm_first)
 
 
 class GatedNorm:

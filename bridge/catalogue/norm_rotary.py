@@ -25,6 +25,15 @@ def _leading(pairs: int | None, turned: tuple[Any, Any], others: tuple[Any, Any]
     return [bl.where(bl.column() < pairs, one, other) for one, other in each]
 
 
+def _rotated(
+    x: Any, r: Any, weights: tuple[Any, Any], offset: float, tables: Any, pairs: int | None
+) -> list[Any]:
+    """Returns the two values of each pair, normalised by r and rotated."""
+    given = zip(x, weights, strict=True)
+    one, two = [scaled(each * r, whole(weight, offset)) for each, weight in given]
+    return _leading(pairs, turned(one, two, *tables), (one, two))
+
+
 def _vjp(
     x: Any,
     cos: Any,
@@ -67,11 +76,8 @@ def of_halves(
     offset: float = 0.0,
     pairs: int | None = None,
 ):
-    first, second = x
-    r = _inverse(first, second, eps)
-    one = scaled(first * r, whole(weight, offset))
-    two = scaled(second * r, whole(second_weight, offset))
-    return bl.halves(*_leading(pairs, turned(one, two, cos, sin), (one, two)))
+    r = _inverse(*x, eps)
+    return bl.halves(*_rotated(x, r, (weight, second_weight), offset, (cos, sin), pairs))
 
 
 @declared(keep=("r",), vjp=_vjp, checks=RMS_CHECKS, needs=RMS_NEEDS)
@@ -87,11 +93,8 @@ def of_pairs(
     offset: float = 0.0,
     pairs: int | None = None,
 ):
-    first, second = x
-    r = _inverse(first, second, eps)
-    one = scaled(first * r, whole(weight, offset))
-    two = scaled(second * r, whole(second_weight, offset))
-    return bl.pairs(*_leading(pairs, turned(one, two, cos, sin), (one, two)))
+    r = _inverse(*x, eps)
+    return bl.pairs(*_rotated(x, r, (weight, second_weight), offset, (cos, sin), pairs))
 
 
 # These take the weight apart; `bias_halves` in gates.py says why no slices do.

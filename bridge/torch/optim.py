@@ -116,10 +116,13 @@ class _InPlace(torch.optim.Optimizer):
             if name not in self._may_be_absent:
                 self._refuse(place, i, f"has a state without {name}", "its tensor", ValueError)
             return
+        arithmetic = arithmetic_of(p)
+        if value.shape == p.shape and value.device == p.device and value.dtype is arithmetic:
+            return
         for word, own, expected in (
             ("shape", list(value.shape), list(p.shape)),
             ("device", value.device, p.device),
-            ("dtype", dtype_word(value.dtype), dtype_word(arithmetic_of(p))),
+            ("dtype", dtype_word(value.dtype), dtype_word(arithmetic)),
         ):
             if own != expected:
                 found = f"has a state {name} of {word} {own}"

@@ -11,8 +11,8 @@ namespace bridge::products {
 
 constexpr int kTensorStep = 32;  // terms that are copied at once; it divides a leaf
 
-// How 16 bytes of an operand lie: adjacent terms, adjacent lanes (rows of a or columns of b), or
-// neither, so that elements are read one by one.
+// The layout of an operand: 16 bytes are adjacent terms, adjacent lanes (rows of a or columns of
+// b), or neither, so that elements are read one by one.
 enum class Runs { terms, lanes, none };
 
 // The part of an operand in a tile: kWarps * kLanes rows of a or columns of b, kLanes for a warp.

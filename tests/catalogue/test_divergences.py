@@ -57,7 +57,7 @@ def _towards(p: Any, of: Any) -> Any:
     return np.exp(p) * (of - total(np.exp(p) * of))
 
 
-# Of logarithms of probabilities; gradients are those of logits with a factor of 1.
+# The functions take logarithms of probabilities; gradients are towards logits with a factor of 1.
 OPS = [
     Op("entropy", {"scale": 0.7}, lambda p: -total(np.exp(p) * p), lambda p: (_towards(p, -p),), 1),
     Op(
@@ -227,8 +227,26 @@ def test_nearly_equal_rows_keep_the_digits_of_their_divergence(own: Any, rng: An
     found = own.call(own.ops.js_div, p, q)
     # Terms are as large as the square root of their sum.
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * 4e-7)
+    found = own.call(own.ops.kl_div, p, q)
+    np.testing.assert_allclose(found, _kl(log_p, log_q)[:, 0], rtol=0, atol=1e-4 * 4e-7)
+    assert np.all(found > 0)
     for name in ("kl_div", "js_div", "tv_distance"):
         np.testing.assert_array_equal(own.call(getattr(own.ops, name), p, p), np.zeros(4))
+
+
+@pytest.mark.parametrize("shape", [(64, 129), (16, 4100), (64, 7)], ids=str)
+def test_roundings_of_the_logarithms_cancel(shape: Any, rng: Any) -> None:
+    """Plain sums have twice the error and more: the error of a logsumexp is in every term."""
+    p, q = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
+    expected = _kl(log_probs(p, 1.0), log_probs(q, 1.0))[:, 0]
+    found = FRAMEWORKS[0].call(bridge.torch.kl_div, p, q)
+    error = np.abs(found - expected) / np.spacing(expected.astype(np.float32))
+    assert np.max(error) <= 7, error
+    found = FRAMEWORKS[0].call(bridge.torch.entropy, p)
+    log_p = log_probs(p, 1.0)
+    expected = -np.sum(np.exp(log_p) * log_p, -1)
+    error = np.abs(found - expected) / np.spacing(expected.astype(np.float32))
+    assert np.max(error) <= 2.5, error
 
 
 @each

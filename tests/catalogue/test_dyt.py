@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import bridge.torch
-from tests.catalogue.formulas import assert_near_and_same_bits, assert_transforms, drawn
+from tests.catalogue.formulas import (
+    assert_near_and_same_bits,
+    assert_transforms,
+    drawn,
+    exact,
+)
 from tests.catalogue.refusals import Refusal, assert_refused
-from tests.frameworks import DTYPES, numpy_dtype
+from tests.frameworks import DTYPES, FRAMEWORKS, numpy_dtype
 
 SHAPES = [(5, 3), (2, 3, 21), (17, 1026), (6,), (0, 4), (3, 0), (1, 1)]
 EPS = 1e-3
@@ -73,6 +79,29 @@ def test_mixed_dtypes(dtypes: Any, rng: Any) -> None:
     assert_near_and_same_bits(call, poly_norm, (x, weight, bias), g, units=120.0)
     operands = (x, bias, weight[:1].repeat(6))
     assert_near_and_same_bits(lambda ops, *a: ops.dyt(*a), dyt, operands, g, units=30.0)
+
+
+@pytest.mark.parametrize(("plain", "number"), [(dyt, ()), (poly_norm, (3,))])
+def test_gradients_of_numbers_are_as_accurate_as_those_of_torch(
+    plain: Any, number: Any, rng: Any
+) -> None:
+    """The error of one number is one draw, so the errors of many draws are compared."""
+
+    def fused(x: Any, numbers: Any) -> Any:
+        return (
+            bridge.torch.dyt(x, numbers)
+            if plain is dyt
+            else bridge.torch.poly_norm(x, numbers, eps=EPS)
+        )
+
+    ours, own = [], []
+    for _ in range(24):
+        x, numbers, g = drawn(rng, ((64, 257), number, (64, 257)), "float32")
+        *_, right = exact(plain, (x, numbers), g)
+        for found, function in ((ours, fused), (own, plain)):
+            _, _, gradient = FRAMEWORKS[0].vjp(function, [x, numbers], g)
+            found.append(gradient - right)
+    assert np.mean(np.square(ours)) <= 1.5**2 * np.mean(np.square(own))
 
 
 def test_derivatives_and_transforms() -> None:

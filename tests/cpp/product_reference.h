@@ -27,7 +27,7 @@ inline int64_t pick(int64_t end) {
   return static_cast<int64_t>(random_words() % static_cast<uint64_t>(end));
 }
 
-// Of so many numbers 8 are rare, in a case. A deep sum with a NaN among its terms shows no order.
+// A case draws 8 rare numbers among so many. A deep sum with a NaN among its terms shows no order.
 inline int64_t rare_among = 400;
 
 inline double number() {

@@ -75,7 +75,8 @@ def test_out_of_several_results_is_checked_before_a_write() -> None:
         ((good,), ValueError, "swapped: out has 1 tensors, expected 2"),
         ((good, torch.empty(3, 5)), ValueError, r"swapped: out has shape \[3, 5\]"),
         ((good, torch.empty(3, 4, dtype=torch.float64)), TypeError, "out has dtype float64"),
-        ((good, good), ValueError, "overlap"),
+        ((good, good), ValueError, "swapped: out has the same tensor twice"),
+        ((good, good[:]), ValueError, "overlap"),
         ((good, None), TypeError, "swapped: out"),
     ):
         with pytest.raises(error, match=message):

@@ -1,4 +1,4 @@
-"""Which products are of tensor cores, by the word `bits`, the device and the dtypes."""
+"""The word `bits`, the device and the dtypes tell which products tensor cores compute."""
 
 from __future__ import annotations
 

@@ -48,8 +48,28 @@ def entropy(logits: bl.Full, *, scale: float = 1.0):
     s = scaled(logits, scale)
     largest, rest = bl.logsumexp_parts(s)
     log_p = (s - largest) - beyond_largest(largest, rest)
-    h = 0.0 - bl.sum(_weighted(bl.exp(log_p), log_p))
+    p = bl.exp(log_p)
+    plain = 0.0 - bl.sum(_weighted(p, log_p))
+    # An error e that all logarithms share changes the plain sum by e·(plain − 1), and the sum of p
+    # by e. A long row has a logsumexp of few digits behind the point, and a large entropy.
+    h = plain + (plain - 1.0) * (1.0 - bl.sum(p))
     return h
+
+
+def _kl_term(log_p: Any, log_q: Any) -> Any:
+    """p·log(p/q) − p + q, at least 0; the sum of a row is the divergence, as p and q add up to 1.
+
+    The terms of both signs do not cancel, and an error that all logarithms of a row share, the one
+    of their logsumexp, changes the sum only by its square. The factor before the parenthesis is the
+    larger of p and q, so nothing overflows.
+    """
+    # Equal ones, also two of -inf, have the difference 0.
+    d = bl.where(log_p == log_q, 0.0, log_p - log_q)
+    p, q = bl.exp(log_p), bl.exp(log_q)
+    is_less = d < 0.0
+    e = bl.expm1(bl.where(is_less, d, -d))
+    below = q * (bl.where(is_less, d, 0.0) * (e + 1.0) - e)
+    return bl.where(p == 0.0, q, bl.where(is_less, below, p * (d + e)))
 
 
 def _kl_vjp(p_logits: Any, q_logits: Any, kl: Any, g: Any, *, temperature: float) -> Any:
@@ -68,7 +88,7 @@ def kl_div(p_logits: bl.Full, q_logits: bl.Full, *, temperature: float = 1.0):
     largest_q, rest_q = bl.logsumexp_parts(t)
     log_p = (s - largest_p) - beyond_largest(largest_p, rest_p)
     log_q = (t - largest_q) - beyond_largest(largest_q, rest_q)
-    kl = bl.sum(_weighted(bl.exp(log_p), log_p - log_q)) + 0.0
+    kl = bl.sum(_kl_term(log_p, log_q))
     return kl
 
 

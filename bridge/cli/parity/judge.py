@@ -26,21 +26,17 @@ from bridge.lang.dtypes import promote
 # - `of_one`: units at the number of a row of one column, whose differences are 0;
 # - `of_factor`: smallest numbers of the dtype, for the factors of logits: the gradient of logits is
 #   rounded to the dtype before it reaches them;
-# - `kl_div`: units of its value. Log-probabilities are rounded before their differences, so that an
-#   error of both logsumexps reaches every term: as much as in the frameworks' own formulas.
 # - `narrow_ulp`: units of a 16-bit result, for functions with 16-bit accuracy.
 BOUNDS: dict[str, Any] = {"moved": 8.0, "ulp": 4.0, "least": 16.0, "of_one": 16.0, "of_factor": 1.0}
 BOUNDS["narrow_ulp"] = 0.0125
-BOUNDS["kl_div"] = 16.0
 BOUNDS_IN_WORDS = (
     "Bounds: eight times the largest change of a number in the same row (in bias_gelu, softmax and "
     "bias_dropout_add: of the number itself) when each number of each operand changes by half a "
     "unit of the arithmetic, at random; plus four units, 0.0125 units of a result in 16 bits, and "
     "its rounding. Second derivatives have the units of their dtype. A sum with "
     "a residual is rounded to its dtype before it is used, and so is its gradient. The derivatives "
-    "of softmax are taken at the value that it returned. kl_div has 16 more units. The "
-    "matrix product of logits is exact; gradients of its factors may be off by one more smallest "
-    "number of their dtype."
+    "of softmax are taken at the value that it returned. The matrix product of logits is exact; "
+    "gradients of its factors may be off by one more smallest number of their dtype."
 )
 
 Truths = tuple[dict[str, Array], dict[str, Array]]  # true values, and their allowed changes
@@ -147,8 +143,6 @@ class Judge:
             allowed += BOUNDS["least"] * fmt.least + BOUNDS["of_one"] * self.of_one
             if FORMATS[dtype].bits < 24:
                 allowed += BOUNDS["narrow_ulp"] * FORMATS[dtype].ulp(size)
-            if quantity == "forward" and case.entry.name in BOUNDS:
-                allowed += BOUNDS[case.entry.name] * fmt.ulp(true)
             if role in FACTORS:
                 allowed += BOUNDS["of_factor"] * FORMATS[dtype].least
             if case.arithmetic == "float64":  # the reference has as many roundings

@@ -156,6 +156,6 @@ def _name(path: Any) -> str:
 
 
 def arithmetic_of(p: Any) -> Any:
-    # Without x64, JAX converts an array of NumPy to float32.
+    # JAX converts an array of NumPy to float32, unless x64 is on.
     is_wide = getattr(p, "dtype", None) == jnp.float64  # an update refuses leaves without a dtype
     return jax.dtypes.canonicalize_dtype(jnp.float64 if is_wide else jnp.float32)

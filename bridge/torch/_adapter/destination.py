@@ -31,8 +31,7 @@ def write_at_once(function: str, kernel: Any, operands: tuple[Any, ...], out: An
             return False
     except ValueError as error:
         raise _named_error(kernel.op, function, "out", error) from None
-    for place in places:
-        torch.autograd.graph.increment_version(place)
+    torch.autograd.graph.increment_version(places)
     return True
 
 
@@ -62,6 +61,8 @@ def write_into(function: str, op: Op[Any], operands: tuple[Any, ...], params: An
         raise ValueError(f"{function}: out has {len(places)} tensors, expected {len(specs)}")
     for place, spec in zip(places, specs, strict=True):
         check_destination(function, first, operands[0], spec, place)
+    if len(set(map(id, places))) < len(places):
+        raise ValueError(f"{function}: out has the same tensor twice, expected one for each result")
     if results:
         for place, result in zip(places, results, strict=True):
             place.copy_(result)
@@ -135,9 +136,7 @@ def _write(plan: Plan, operands: tuple[Any, ...], out: Any, argument: str = "") 
             "allowed; clone it first"
         )
     _run_into(plan, operands, out, argument)
-    for place in places:
-        if not place.is_inference():
-            torch.autograd.graph.increment_version(place)
+    torch.autograd.graph.increment_version([p for p in places if not p.is_inference()])
 
 
 def _run_into(plan: Plan, operands: tuple[Any, ...], out: Any, argument: str = "") -> None:
