@@ -26,7 +26,12 @@ def _leading(pairs: int | None, turned: tuple[Any, Any], others: tuple[Any, Any]
 
 
 def _rotated(
-    x: Any, r: Any, weights: tuple[Any, Any], offset: float, tables: Any, pairs: int | None
+    x: tuple[Any, Any],
+    r: Any,
+    weights: tuple[Any, Any],
+    offset: float,
+    tables: Any,
+    pairs: int | None,
 ) -> list[Any]:
     """Returns the two values of each pair, normalised by r and rotated."""
     given = zip(x, weights, strict=True)
@@ -76,8 +81,11 @@ def of_halves(
     offset: float = 0.0,
     pairs: int | None = None,
 ):
-    r = _inverse(*x, eps)
-    return bl.halves(*_rotated(x, r, (weight, second_weight), offset, (cos, sin), pairs))
+    first, second = x
+    r = _inverse(first, second, eps)
+    return bl.halves(
+        *_rotated((first, second), r, (weight, second_weight), offset, (cos, sin), pairs)
+    )
 
 
 @declared(keep=("r",), vjp=_vjp, checks=RMS_CHECKS, needs=RMS_NEEDS)
@@ -93,8 +101,11 @@ def of_pairs(
     offset: float = 0.0,
     pairs: int | None = None,
 ):
-    r = _inverse(*x, eps)
-    return bl.pairs(*_rotated(x, r, (weight, second_weight), offset, (cos, sin), pairs))
+    first, second = x
+    r = _inverse(first, second, eps)
+    return bl.pairs(
+        *_rotated((first, second), r, (weight, second_weight), offset, (cos, sin), pairs)
+    )
 
 
 # These take the weight apart; `bias_halves` in gates.py says why no slices do.
