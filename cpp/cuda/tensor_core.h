@@ -2,22 +2,18 @@
 // implementations as well: PTX, and the emulator's model of tensor cores (tests/simt). A matrix
 // here has elements of 16 bits; all 32 lanes of a warp take part.
 //
-//   // Lane l names row l % 8 of matrix l / 8 of four of 8 x 8 in shared memory, at a multiple of
-//   16
-//   // bytes. It gets the elements 2 * (l % 4) and the next one of row l / 4 of each matrix, or, if
-//   // they are transposed, of column l / 4.
-//   void load_matrices<kTransposed>(const void* row, uint32_t (&words)[4]);
-//   // c += a b, where a is 16 x 16, b 16 x 8 and c 16 x 8. Of a, a lane holds its elements of the
-//   // four quarters: of rows 0 to 7 and columns 0 to 7, of the rows below, then of both beside
-//   them;
-//   // of b those of the upper and the lower half, transposed; of c the elements 2 * (l % 4) and
-//   the
-//   // next one of row l / 4, then of the row 8 below.
-//   void multiply_add<Element>(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]);
-//   // Begins to copy 16 bytes to shared memory, or to write zeros there.
-//   void begin_copy16(void* shared, const void* global, bool has_data);
-//   void end_of_copies();                  // of a group, which may be empty
-//   void wait_for_copies<kGroups>();       // of the thread, but for its last kGroups groups
+// load_matrices<kTransposed>(row, words) loads four matrices of 8 x 8 from shared memory. Lane l
+// names row l % 8 of matrix l / 8, at a multiple of 16 bytes. It gets the elements 2 * (l % 4) and
+// the next one of row l / 4 of each matrix, or, if they are transposed, of column l / 4.
+//
+// multiply_add<Element>(a, b, c) computes c += a b, where a is 16 x 16, b 16 x 8 and c 16 x 8. A
+// lane holds its elements of the four quarters of a: of rows 0 to 7 and columns 0 to 7, of the rows
+// below, then of the columns beside both. Of b it holds those of the upper and of the lower half,
+// transposed; of c the elements 2 * (l % 4) and the next one of row l / 4, then of the row 8 below.
+//
+// begin_copy16(shared, global, has_data) begins to copy 16 bytes to shared memory, or to write
+// zeros there. end_of_copies() ends a group of copies, which may be empty.
+// wait_for_copies<kGroups>() waits for those of the thread, but for its last kGroups groups.
 #ifndef BRIDGE_CUDA_TENSOR_CORE_H_
 #define BRIDGE_CUDA_TENSOR_CORE_H_
 
