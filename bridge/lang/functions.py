@@ -12,7 +12,8 @@ from bridge.lang import philox, roles
 from bridge.lang.dtypes import FLOATING
 from bridge.lang.errors import refuse
 from bridge.lang.program import COLUMNS, FULL
-from bridge.lang.values import ColumnSum, HalvesValue, Typed, Unusable, Value, builder_of
+from bridge.lang.unusable import ColumnSum, HalvesValue, Typed, Unusable
+from bridge.lang.values import Value, Visible, builder_of, shown
 
 __all__ = [
     "abs",
@@ -48,6 +49,7 @@ __all__ = [
     "stop_gradient",
     "sum",
     "tanh",
+    "visible",
     "where",
 ]
 
@@ -210,7 +212,7 @@ def like(x: Any, operand: Value) -> Typed:
     node = builder.nodes[operand.number] if isinstance(operand, Value) else None
     if node is None or node.operation != "operand" or node.dtype != "float":
         raise refuse("the second argument of like is no floating operand")
-    return Typed(builder.floating(builder.value(x)), node.static[0])
+    return Typed(builder.floating(shown(builder.value(x), 0.0)), node.static[0])
 
 
 @_along_the_row
@@ -221,7 +223,9 @@ def sum(x: Any) -> Value:
 
 @_along_the_row
 def mean(x: Any) -> Value:
-    """The mean along the row: the sum divided by the number of columns."""
+    """The mean along the row: the sum divided by the number of columns, or of the visible ones."""
+    if isinstance(x, Visible):
+        return sum(x) / sum(where(x.extent, 1.0, 0.0))
     return sum(x) / columns()
 
 
@@ -290,12 +294,47 @@ def columns() -> Value:
     return builder_of().node("columns", axes=0, dtype="int")
 
 
+def visible(x: Any, *, first: Any = None, last: Any = None) -> Value:
+    """x in the columns from `first` to `last`, both included; the other columns are hidden.
+
+    A hidden column does not count: a reduction along the row is the one of a row without it, and
+    `column_sum` leaves the element out. Results computed from x are hidden there too. A hidden
+    element of a result is 0, and so is the gradient towards a hidden element of x, even if that
+    element is NaN or infinite. Of several visible values only the common columns are visible.
+
+    Args:
+      x: a value, or a number.
+      first, last: integers, or integer values with one number for all or for each row, such as a
+        `PerRow[int]`. None leaves that side of the row open. A row without visible columns has the
+        reductions of an empty row.
+
+    Raises:
+      DeclarationError: if both sides are open, or if a side is no integer or differs by column.
+    """
+    if first is None and last is None:
+        raise refuse("visible has neither first nor last: give the first or the last column")
+    builder = builder_of(x, first, last)
+    extent = x.extent if isinstance(x, Visible) else None
+    for name, side in (("first", first), ("last", last)):
+        if side is None:
+            continue
+        side = builder.value(side)
+        if side.kind != "int" or side.axes & COLUMNS:
+            kind = "differs from column to column" if side.axes & COLUMNS else f"is {side!r}"
+            raise refuse(f"{name} {kind}, expected an integer or integers such as a PerRow[int]")
+        within = column() <= side if name == "last" else column() >= side
+        extent = within if extent is None else extent & within
+    assert extent is not None
+    inside = builder.apply("where", extent, builder.floating(builder.value(x)), 0.0)
+    return Visible(builder, inside.number, extent)
+
+
 def column_sum(x: Any) -> ColumnSum:
     """The sum over the rows in the tree of docs/numerics.md, a Row. It can only be returned."""
     if isinstance(x, Unusable):
         x.refused()
     builder = builder_of(x)
-    return ColumnSum(builder.floating(builder.value(x)))
+    return ColumnSum(builder.floating(shown(builder.value(x), -0.0)))
 
 
 def halves(first: Any, second: Any) -> HalvesValue:
@@ -310,7 +349,7 @@ def pairs(first: Any, second: Any) -> HalvesValue:
 
 def _joined(first: Any, second: Any, role: type[roles.Annotation]) -> HalvesValue:
     builder = builder_of(first, second)
-    parts = (builder.floating(builder.value(each)) for each in (first, second))
+    parts = (builder.floating(shown(builder.value(each), 0.0)) for each in (first, second))
     return HalvesValue(*parts, role=role)
 
 

@@ -16,15 +16,8 @@ from bridge.lang import roles
 from bridge.lang.errors import DeclarationError
 from bridge.lang.limits import check_arrays
 from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, pruned
-from bridge.lang.values import (
-    Builder,
-    ColumnSum,
-    HalvesValue,
-    Typed,
-    Unusable,
-    Value,
-    while_active,
-)
+from bridge.lang.unusable import ColumnSum, HalvesValue, Typed, Unusable
+from bridge.lang.values import Builder, Value, Visible, shown, while_active
 
 # Keyword arguments of `op.compile` and `bridge.check`, not available as static parameters.
 _TAKEN = frozenset({"device", "dtypes", "arch", "wrt", "quiet"})
@@ -313,6 +306,7 @@ def _result(result: Any, name: str, where: str, builder: Builder) -> Result:
     if isinstance(result, Typed):
         result, like = result.value, result.operand
     values = list(result) if isinstance(result, HalvesValue) else [result]
+    values = [shown(v, 0.0) if isinstance(v, Visible) and v.kind == "float" else v for v in values]
     for value in values:
         if not isinstance(value, Value):
             raise DeclarationError(

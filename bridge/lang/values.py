@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import numbers
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from bridge.lang import roles
 from bridge.lang.errors import DeclarationError, refuse
 from bridge.lang.program import COLUMNS, FULL, REDUCTIONS, ROWS, Node, constant_of
-from bridge.lang.refusals import Foreign, NoNumber
+from bridge.lang.refusals import NoNumber
+from bridge.lang.unusable import Unusable
 
 COMPARISONS = frozenset({"lt", "le", "eq", "ne"})
 _MOST_BITS = 1023  # of a whole number that always fits float64
@@ -95,8 +96,22 @@ class Builder:
         )
 
     def apply(self, operation: str, *inputs: Any, static: Any = None) -> Value:
-        """Applies an operation to values and numbers; checks types, makes integers floating."""
+        """Applies an operation to values and numbers; checks types, makes integers floating.
+
+        A reduction leaves out hidden columns. Other results are hidden where an input is.
+        """
         values = [self.value(x) for x in inputs]
+        if operation in REDUCTIONS:
+            neutral = -0.0 if operation == "sum" else -math.inf
+            return self._apply(operation, [shown(x, neutral) for x in values], static)
+        extents = {x.extent.number: x.extent for x in values if isinstance(x, Visible)}
+        result = self._apply(operation, values, static)
+        if not extents:
+            return result
+        extent = functools.reduce(lambda x, y: self._apply("and", [x, y]), extents.values())
+        return Visible(self, result.number, extent)
+
+    def _apply(self, operation: str, values: list[Value], static: Any = None) -> Value:
         kinds = {value.kind for value in values}
         if operation in _LOGIC:
             if kinds != {"bool"}:
@@ -301,58 +316,27 @@ class Value(NoNumber):
         return f"<{self.kind}{varies}>"
 
 
-class Unusable(Foreign):
-    """A value that allows no further operation; `instead` is the advice in its error message."""
+class Visible(Value):
+    """A value in some columns of each row: `bl.visible`.
 
-    instead = ""
-    __hash__ = object.__hash__
+    Attributes:
+      extent: a truth value, true in these columns.
+    """
 
-    def refused(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise refuse(self.instead)
+    __slots__ = ("extent",)
 
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __float__ = refused
-    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = refused
-    __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __neg__ = __abs__ = __invert__ = refused
-    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __rand__ = __or__ = __ror__ = refused
-    __eq__ = __ne__ = __bool__ = __len__ = __getitem__ = refused  # type: ignore[assignment]
-    __array_ufunc__ = refused
-
-    def _instead_of(self, name: str) -> str:
-        return self.instead
+    def __init__(self, builder: Builder, number: int, extent: Value) -> None:
+        super().__init__(builder, number)
+        self.extent = extent
 
 
-class HalvesValue(Unusable):
-    """Two Fulls in one array, an operand or a result: `first, second = x`."""
-
-    instead = "an operand of two halves: take it apart first, `first, second = x`"
-
-    def __init__(
-        self, first: Value, second: Value, *, role: type[roles.Annotation] = roles.Halves
-    ) -> None:
-        self.first, self.second, self.role = first, second, role
-
-    def __iter__(self) -> Iterator[Value]:
-        return iter((self.first, self.second))
-
-
-class ColumnSum(Unusable):
-    """The sum of a value over the rows, which can only be returned."""
-
-    instead = (
-        "a column sum can only be returned: compute with it in another op, which takes it as a Row"
-    )
-
-    def __init__(self, value: Value) -> None:
-        self.value = value
-
-
-class Typed(Unusable):
-    """A value to be returned in the dtype of an operand."""
-
-    instead = "a result of bl.like can only be returned"
-
-    def __init__(self, value: Value, operand: int) -> None:
-        self.value, self.operand = value, operand
+def shown(value: Value, hidden: float) -> Value:
+    """Returns the value, and the number `hidden` in its hidden columns."""
+    if not isinstance(value, Visible):
+        return value
+    builder = value.builder
+    plain = builder.floating(Value(builder, value.number))
+    return builder.apply("where", value.extent, plain, hidden)
 
 
 def builder_of(*arguments: Any) -> Builder:

@@ -10,6 +10,20 @@ _LARGEST = "tests/generated/test_bits.py::test_what_equals_the_largest_of_a_row"
 
 DECLARED = (
     Fault(
+        "visible: a hidden column counts as 0 in a sum of -0",
+        "bridge/lang/values.py",
+        'neutral = -0.0 if operation == "sum" else -math.inf',
+        'neutral = 0.0 if operation == "sum" else -math.inf',
+        tests="tests/declared/test_visible.py::test_a_row_without_visible_columns_is_empty",
+    ),
+    Fault(
+        "visible: hidden elements stay in results",
+        "bridge/lang/tracing.py",
+        "[shown(v, 0.0) if isinstance(v, Visible)",
+        "[v if isinstance(v, Visible)",
+        tests="tests/declared/test_visible.py::test_gradients_of_hidden_elements_are_zero",
+    ),
+    Fault(
         "kl_div: a column without p adds nothing",
         "bridge/catalogue/post_training/divergences.py",
         "bl.where(p == 0.0, q, bl.where(is_less",

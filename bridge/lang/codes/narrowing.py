@@ -14,12 +14,13 @@ value does not depend on the choice of other results.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from bridge.lang import functions
 from bridge.lang.operations import FOR_16_BITS, silu_slope
-from bridge.lang.program import COLUMNS, Node, Program, pruned, sole_column
+from bridge.lang.program import COLUMNS, Node, Program, constant_of, pruned, sole_column
 from bridge.lang.values import Builder
 
 _FUNCTIONS = frozenset(operation for operation, _ in FOR_16_BITS)
@@ -97,12 +98,19 @@ def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
 
 
 def _is_of_16_bits(program: Program, number: int) -> bool:
-    """True for an operand, or an operand times a constant."""
+    """True for an operand, or an operand times a constant; hidden elements may be 0 or -inf."""
     node = program.nodes[number]
+    if node.operation == "where":
+        others = [i for i in node.inputs[1:] if not _is_filling(program.nodes[i])]
+        return len(others) == 1 and _is_of_16_bits(program, others[0])
     if node.operation == "mul":
         operations = [program.nodes[i].operation for i in node.inputs]
         return sorted(operations) == ["constant", "operand"]
     return node.operation == "operand"
+
+
+def _is_filling(node: Node) -> bool:
+    return node.operation == "constant" and constant_of(node) in (0.0, -math.inf)
 
 
 def depends_on_functions(program: Program, numbers: Sequence[int]) -> bool:

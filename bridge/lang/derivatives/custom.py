@@ -16,7 +16,8 @@ from bridge.lang.errors import DeclarationError
 from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, pruned
 from bridge.lang.reference import evaluate
 from bridge.lang.rewriting import result_of, rewritten
-from bridge.lang.values import Builder, HalvesValue, Value, while_active
+from bridge.lang.unusable import HalvesValue
+from bridge.lang.values import Builder, Value, while_active
 
 Rule = Callable[..., Any]
 
