@@ -75,6 +75,20 @@ def run_embedding_gradient(
     terms: Any, ids: Any, order: Any, result: Any, workspace: Any, threads: int, /
 ) -> None: ...
 
+# Writes columns of each row of x into the result, as bridge.h says; all are compact DLPack tensors.
+# The words are None for the largest, else uint32 [..., 4] or int64 [..., 2].
+def run_selection(
+    x: Any,
+    words: Any,
+    result: Any,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    threads: int,
+    /,
+) -> None: ...
+
 # An op on tensors: runs `op` by name, returns -1 or the position of an operand to make contiguous.
 def are_columns(labels: Any, columns: int, ignored: int | None, /) -> bool: ...
 def run(

@@ -31,6 +31,7 @@ SOURCES = [
     "interpreter/interpreter.cu",
     "drivers/columns/column_sums.cu",
     "embedding/embedding.cu",
+    "selection/selection.cu",
     "hand_written/softmax.cu",
     "hand_written/jacobian.cu",
     "products/product.cu",
@@ -181,6 +182,10 @@ def readable(symbol: str) -> tuple[str, int | None]:
     if embedding:
         kind = "chunks" if embedding[1] == "Chunks" else "tree"
         return f"embedding's {kind} {DTYPES[embedding[2] or embedding[3]][0]}", None
+    selection = re.search(r"SelectionKernelI" + dtype_of + r"Li(\d+)E", symbol)
+    if selection:
+        dtype = DTYPES[selection[1] or selection[2]][0]
+        return f"selection {dtype}, {selection[3]} warps a row", None
     if "StartsKernel" in symbol:
         return "embedding's starts", None
     tree = re.search(r"TreeKernelI([df])", symbol)

@@ -29,10 +29,12 @@ case ${1:-} in
     repeated build/check-cpp/program_check 4000
     repeated build/check-cpp/hand_written_check 400
     repeated build/check-cpp/embedding_check 1000
+    repeated build/check-cpp/selection_check 1000
     ;;
   emulator)
     repeated build/check-simt/interpreter_simt 2000
     repeated build/check-simt/embedding_simt 1000
+    repeated build/check-simt/selection_simt 1000
     ;;
   accuracy-dropout)
     "$(compiled dropout_keep_rate)" 28

@@ -16,7 +16,7 @@ LAYERS = (
     ("drivers",),
     ("program",),
     ("tiles",),
-    ("products", "embedding", "generated"),
+    ("products", "embedding", "selection", "generated"),
     ("interpreter",),
     ("hand_written",),
     ("bindings",),

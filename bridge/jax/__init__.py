@@ -17,6 +17,9 @@ from bridge.jax._invariant.context import invariant
 from bridge.jax._ops.attention import attention
 from bridge.jax._ops.bias_dropout_add import bias_dropout_add
 from bridge.jax._ops.bias_gelu import bias_gelu
+from bridge.jax._ops.choices.experts import moe_combine, moe_permute, moe_router
+from bridge.jax._ops.choices.sampling import seeded_sample
+from bridge.jax._ops.choices.top_k import top_k
 from bridge.jax._ops.cross_entropy import cross_entropy
 from bridge.jax._ops.dot_general import dot_general
 from bridge.jax._ops.dyt import dyt, poly_norm
@@ -70,6 +73,9 @@ __all__ = [
     "logsumexp",
     "make_viewless",
     "matmul",
+    "moe_combine",
+    "moe_permute",
+    "moe_router",
     "policy_loss",
     "poly_norm",
     "record",
@@ -80,9 +86,11 @@ __all__ = [
     "scaled_causal_softmax",
     "scaled_masked_softmax",
     "scaled_softmax",
+    "seeded_sample",
     "squared_relu",
     "swiglu",
     "token_log_probs",
+    "top_k",
     "tv_distance",
 ]
 

@@ -21,6 +21,9 @@ from bridge.torch._invariant.mode import invariant
 from bridge.torch._ops.attention import attention
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
 from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
+from bridge.torch._ops.choices.experts import moe_combine, moe_permute, moe_router
+from bridge.torch._ops.choices.sampling import seeded_sample
+from bridge.torch._ops.choices.top_k import top_k
 from bridge.torch._ops.cross_entropy import cross_entropy
 from bridge.torch._ops.dyt import dyt, poly_norm
 from bridge.torch._ops.embedding import embedding
@@ -103,6 +106,9 @@ __all__ = [
     "logsumexp",
     "make_viewless_tensor",
     "matmul",
+    "moe_combine",
+    "moe_permute",
+    "moe_router",
     "policy_loss",
     "poly_norm",
     "reglu",
@@ -113,9 +119,11 @@ __all__ = [
     "scaled_masked_softmax",
     "scaled_softmax",
     "scaled_softmax_backward",
+    "seeded_sample",
     "squared_relu",
     "swiglu",
     "token_log_probs",
+    "top_k",
     "tv_distance",
 ]
 

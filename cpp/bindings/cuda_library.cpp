@@ -41,6 +41,7 @@ Loaded load() {
               find(handle, "bridge_product_cuda_workspace", &library.product_workspace, why) &&
               find(handle, "bridge_product_cuda", &library.run_product, why) &&
               find(handle, "bridge_embedding_gradient_cuda", &library.embedding, why) &&
+              find(handle, "bridge_selection_cuda", &library.selection, why) &&
               find(handle, "bridge_cuda_last_error", &library.last_error, why) &&
               find(handle, "bridge_cuda_device_count", &library.device_count, why) &&
               find(handle, "bridge_cuda_archs", &library.archs, why) &&

@@ -2,7 +2,7 @@
 #ifndef BRIDGE_BINDINGS_CUDA_LIBRARY_H_
 #define BRIDGE_BINDINGS_CUDA_LIBRARY_H_
 
-#include <bridge/bridge.h>
+#include <bridge/selection.h>
 
 #include <string>
 
@@ -14,6 +14,7 @@ struct CudaLibrary {
   decltype(&::bridge_product_cuda_workspace) product_workspace = nullptr;
   decltype(&::bridge_product_cuda) run_product = nullptr;
   decltype(&::bridge_embedding_gradient_cuda) embedding = nullptr;
+  decltype(&::bridge_selection_cuda) selection = nullptr;
   decltype(&::bridge_cuda_last_error) last_error = nullptr;
   decltype(&::bridge_cuda_device_count) device_count = nullptr;
   decltype(&::bridge_cuda_archs) archs = nullptr;

@@ -69,6 +69,13 @@ nb::dict ffi_handlers() {
   embedding_stages["execute"] = target(bp::ffi_embedding_cuda());
   embeddings["CUDA"] = embedding_stages;
   targets[bp::kEmbeddingTarget] = embeddings;
+  nb::dict selections;
+  selections["cpu"] = target(bp::ffi_selection_cpu());
+  nb::dict selection_stages;
+  selection_stages["instantiate"] = target(bp::ffi_cuda_instantiate());
+  selection_stages["execute"] = target(bp::ffi_selection_cuda());
+  selections["CUDA"] = selection_stages;
+  targets[bp::kSelectionTarget] = selections;
   return targets;
 }
 

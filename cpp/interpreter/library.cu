@@ -8,6 +8,7 @@
 #include "generated/cuda/hand_written.h"
 #include "products/product_cuda.h"
 #include "program/interpreter_cuda.h"
+#include "selection/selection_cuda.h"
 
 namespace {
 
@@ -21,6 +22,7 @@ const char* load_all(int device) {
   }
   const char* error = bridge::interpreter::load_kernels();
   if (error == nullptr) error = bridge::embedding::load_kernels();
+  if (error == nullptr) error = bridge::selection::load_kernels();
   if (error == nullptr) error = bridge::interpreter::load_hand_kernels();
   if (error == nullptr) error = bridge::products::load_product_kernels();
   if (error == nullptr) bridge::interpreter::verify_hand_kernels(device);

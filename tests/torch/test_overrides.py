@@ -89,6 +89,11 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.cross_entropy(x, torch.arange(4), reduction="none", z_loss=0.1),
         lambda x, b: bt.cross_entropy(x, torch.arange(4), ignore_index=2, overwrite_logits=True),
     ),
+    "top_k": (lambda x, b: bt.top_k(x, 2)[0],),
+    "moe_router": (lambda x, b: bt.moe_router(x, 2, bias=b, score="sigmoid")[0],),
+    "moe_permute": (lambda x, b: bt.moe_permute(x, torch.ones(4, 2, dtype=torch.int64), 3)[0],),
+    "moe_combine": (lambda x, b: bt.moe_combine(x, None, torch.tensor([[3, 0], [1, 2]])),),
+    "seeded_sample": (lambda x, b: bt.seeded_sample(x, 3, 1, top_p=0.5),),
     "embedding": (lambda x, b: bt.embedding(torch.tensor([[3, 0], [1, 3]]), x),),
     "linear_cross_entropy": (
         lambda x, b: bt.linear_cross_entropy(x, x, torch.arange(4), bias=b[:4], chunk=3),

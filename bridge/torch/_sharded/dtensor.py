@@ -21,6 +21,7 @@ from bridge.torch._adapter.dispatcher import flattened, library, overloads, trim
 from bridge.torch._adapter.integers import seed_on_mesh
 from bridge.torch._sharded.products import register_products
 from bridge.torch._sharded.rows import one_mesh, refuse_plain
+from bridge.torch._sharded.selections import register_selections
 from bridge.torch._sharded.shards import call_on_shard, gather_along
 from bridge.torch._sharded.split import Split, placed, spread
 
@@ -87,5 +88,6 @@ def _register(op: Op[Any], overload: Any) -> None:
 
 seed_on_mesh.append(_same_on_mesh)
 register_products()
+register_selections()
 for (_name, *_), _overload in overloads.items():
     _register(OPS[_name], _overload)

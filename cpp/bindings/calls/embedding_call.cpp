@@ -3,20 +3,6 @@
 #include <string>
 
 namespace bridge::bindings {
-namespace {
-
-bool is_compact(const Operand& operand) {
-  if (operand.strides == nullptr || is_empty(operand)) return true;
-  int64_t stride = 1;
-  for (int32_t d = operand.ndim - 1; d >= 0; --d) {
-    if (operand.shape[d] != 1 && operand.strides[d] != stride) return false;
-    stride *= operand.shape[d];
-  }
-  return true;
-}
-
-}  // namespace
-
 bool bind_embedding(const EmbeddingArguments& given, bridge_embedding_gradient* call,
                     CallError* error) {
   struct Named {

@@ -25,6 +25,16 @@ bool is_empty(const Operand& operand) {
   return false;
 }
 
+bool is_compact(const Operand& operand) {
+  if (operand.strides == nullptr || is_empty(operand)) return true;
+  int64_t stride = 1;
+  for (int32_t d = operand.ndim - 1; d >= 0; --d) {
+    if (operand.shape[d] != 1 && operand.strides[d] != stride) return false;
+    stride *= operand.shape[d];
+  }
+  return true;
+}
+
 void* address_of(const Operand& operand) {
   alignas(16) static char nowhere[16];
   return operand.data != nullptr ? operand.data : nowhere;

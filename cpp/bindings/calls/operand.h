@@ -51,6 +51,9 @@ std::string describe_shape(const Operand& operand);
 
 bool is_empty(const Operand& operand);
 
+// True if the elements lie in row-major order without gaps.
+bool is_compact(const Operand& operand);
+
 inline int64_t elements_of(const Operand& operand) {
   int64_t elements = 1;
   for (int32_t i = 0; i < operand.ndim; ++i) elements *= operand.shape[i];

@@ -4,6 +4,7 @@
 
 #include "bindings/calls/embedding_call.h"
 #include "bindings/calls/product_call.h"
+#include "bindings/calls/selection_call.h"
 #include "bindings/python/openmp.h"
 #include "bindings/python/python_call.h"
 #include "bindings/python/tensors.h"
@@ -11,9 +12,10 @@
 namespace bridge::bindings {
 namespace {
 
-// For fewer multiplications of a product, or elements of an embedding, releasing and retaking the
-// GIL costs more than it gains.
-constexpr double kProductReleasesFrom = 1 << 18, kEmbeddingReleasesFrom = 1 << 14;
+// For fewer multiplications of a product, or elements of another op, releasing and retaking the GIL
+// costs more than it gains.
+constexpr double kProductReleasesFrom = 1 << 18, kEmbeddingReleasesFrom = 1 << 14,
+                 kSelectionReleasesFrom = 1 << 14;
 
 // Runs run(executor) on as many threads, without the GIL if the call is large.
 template <class Run>
@@ -113,6 +115,39 @@ PyObject* run_embedding_gradient(PyObject*, PyObject* const* arguments, Py_ssize
                  bridge_last_error());
 }
 
+constexpr const char* kSelection =
+    "run_selection(x, words, result, temperature, top_k, top_p, min_p, threads)";
+
+// Writes columns of the rows of any DLPack tensor into the result. The words are None, or uint32 or
+// int64.
+PyObject* run_selection(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 8) return PyErr_Format(PyExc_TypeError, "expected %s", kSelection);
+  Tensors<3> tensors;
+  if (!tensors.read(arguments, 3)) return nullptr;
+  const double temperature = PyFloat_AsDouble(arguments[3]);
+  const long long top_k = PyLong_AsLongLong(arguments[4]);
+  const double top_p = PyFloat_AsDouble(arguments[5]), min_p = PyFloat_AsDouble(arguments[6]);
+  const long threads = PyLong_AsLong(arguments[7]);
+  if (PyErr_Occurred()) return nullptr;
+  const Operand* const operands = tensors.operands();
+  bridge_selection call;
+  CallError error;
+  if (!bind_selection({operands[0], operands[1], operands[2]}, {temperature, top_p, min_p, top_k},
+                      &call, &error))
+    return refuse("selection", error);
+  if (operands[0].device == Device::cuda) {
+    const CudaLibrary* library = prepared_library(operands[0].device_index);
+    if (library == nullptr) return nullptr;
+    return outcome(library->selection(&call, tensors.stream(0)), library->last_error());
+  }
+  const auto work = static_cast<double>(elements_of(operands[0]));
+  return outcome(on_threads(work >= kSelectionReleasesFrom, threads,
+                            [&](const bridge_executor* executor) {
+                              return bridge_selection_cpu(&call, executor);
+                            }),
+                 bridge_last_error());
+}
+
 template <class Function>
 PyCFunction as_method(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
@@ -121,6 +156,7 @@ PyCFunction as_method(Function* function) {
 PyMethodDef kFunctions[] = {
     {"run_product", as_method(run_product), METH_FASTCALL, kProduct},
     {"run_embedding_gradient", as_method(run_embedding_gradient), METH_FASTCALL, kEmbedding},
+    {"run_selection", as_method(run_selection), METH_FASTCALL, kSelection},
     {nullptr, nullptr, 0, nullptr},
 };
 

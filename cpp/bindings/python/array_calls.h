@@ -1,4 +1,5 @@
-// Ops that are no programs, on tensors from Python: matrix products and the gradient of embeddings.
+// Ops that are no programs, on tensors from Python: matrix products, the gradient of embeddings and
+// the choice of columns.
 #ifndef BRIDGE_BINDINGS_PYTHON_ARRAY_CALLS_H_
 #define BRIDGE_BINDINGS_PYTHON_ARRAY_CALLS_H_
 
@@ -6,8 +7,8 @@
 
 namespace bridge::bindings {
 
-// Adds the functions run_product and run_embedding_gradient to the module. Returns false with a
-// Python exception set.
+// Adds the functions run_product, run_embedding_gradient and run_selection to the module. Returns
+// false with a Python exception set.
 bool add_array_calls(PyObject* module);
 
 }  // namespace bridge::bindings

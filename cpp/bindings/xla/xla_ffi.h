@@ -19,6 +19,11 @@ constexpr const char* kEmbeddingTarget = "bridge_embedding_gradient";
 void* ffi_embedding_cpu();
 void* ffi_embedding_cuda();
 
+// The handlers of the choice of columns.
+constexpr const char* kSelectionTarget = "bridge_selection";
+void* ffi_selection_cpu();
+void* ffi_selection_cuda();
+
 // A handler that takes any buffers and attributes and does nothing. The cost of its calls is XLA's
 // own part of every call; `bench` measures it.
 void* empty_handler();

@@ -1,0 +1,1 @@
+"""The public functions that choose columns, for PyTorch."""

@@ -1,0 +1,156 @@
+"""Mixtures of experts: the router, and the moves of tokens to experts and back, for PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from bridge.catalogue.choices.experts import COMBINE, PERMUTE, ROUTER, Moves, Router
+from bridge.torch._adapter import arrays
+from bridge.torch._adapter.checks import check_tensors
+from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._ops.choices import functions
+from bridge.torch._ops.labels import check_labels
+
+_router, _moves = Router(arrays, functions), Moves(arrays, functions, check_labels)
+
+
+def _refuse_dtensors(function: str, *tensors: Any) -> None:
+    if any(type(each).__name__ == "DTensor" for each in tensors):
+        raise TypeError(
+            f"{function}: an argument is a DTensor, expected plain tensors: call it on the tokens "
+            "of each process, with to_local()"
+        )
+
+
+def moe_router(
+    logits: Tensor,
+    k: int,
+    *,
+    score: str = "softmax",
+    bias: Tensor | None = None,
+    normalize: bool = True,
+    scale: float = 1.0,
+    losses: bool = False,
+) -> tuple[Tensor, ...]:
+    r"""The weights and the numbers of each token's k experts, from the logits of a router.
+
+    With s = softmax(logits) or sigmoid(logits), the experts are the columns of the k largest
+    s + bias, equal ones in the order of their columns, and their weights are scale·s, without the
+    bias. With normalize they are scale·s/(Σ s + 10⁻²⁰), Σ over the token's k experts. A token's
+    result depends on that token alone, and `bridge.jax` gives the same bits.
+
+    With losses, two numbers follow, for E experts and T tokens:
+
+    - balance: E·Σ f·P, where f is an expert's part of all k·T choices and P the mean of its
+      probability, for sigmoid of s/Σ s. It is 1 if the experts are even. Megatron's and
+      DeepSeek-V3's loss without its coefficient; Hugging Face's Mixtral has k times this.
+    - z: the mean of logsumexp(logits)².
+
+    Both add up tokens in a fixed order. Differentiable to any order; f has no gradient.
+
+    Args:
+      logits: `[..., E]` of dtype float16, bfloat16, float32 or float64. Everything is computed in
+        float32, for float64 in float64.
+      k: the number of experts of a token, from 1 to 64 and at most E.
+      score: "softmax" or "sigmoid".
+      bias: `[E]`, added for the choice alone. It has no gradient.
+      normalize: divide the weights by their sum.
+      scale: a factor of the weights.
+      losses: return the two losses too.
+
+    Returns:
+      Weights `[..., k]` in float32, for float64 in float64, and columns `[..., k]` in int64, from
+      the largest s + bias on. With losses also balance and z, each one number.
+
+    Raises:
+      TypeError: an argument is no dense tensor or has another dtype; a number is none.
+      ValueError: a shape that does not fit; k is out of range; another word.
+
+    Example:
+      >>> moe_router(torch.tensor([[0.0, 2.0, 2.0]]), 2)
+      (tensor([[0.5000, 0.5000]]), tensor([[1, 2]]))
+
+    Source: arXiv:1701.06538; the balance, arXiv:2101.03961; z, arXiv:2202.08906; sigmoid and the
+    bias, arXiv:2412.19437.
+    """
+    if is_overridden(given := (logits, bias)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    check_tensors(ROUTER, 1, logits=logits, bias=bias)
+    _refuse_dtensors(ROUTER, logits, bias)
+    return _router.run(
+        logits, k, bias, score=score, normalize=normalize, scale=scale, losses=losses
+    )
+
+
+def moe_permute(x: Tensor, columns: Tensor, experts: int) -> tuple[Tensor, Tensor, Tensor]:
+    r"""The rows of the tokens sorted by expert, each token once for each of its k experts.
+
+    The rows of an expert are in the order of their tokens. The gradient of a token adds the
+    cotangents of its rows in the order of its choices, in the tree of column sums: for k up to 16
+    one after the other. So it depends neither on the numbers of the experts nor on the other
+    tokens, and nothing is added atomically. `bridge.jax` gives the same bits. Differentiable to any
+    order, in reverse and forward mode.
+
+    Args:
+      x: `[..., d]` of dtype float16, bfloat16, float32 or float64.
+      columns: `[..., k]` of any integer dtype: the experts of each token, as `moe_router` gives.
+      experts: the number of experts.
+
+    Returns:
+      Rows `[tokens·k, d]` in x's dtype; places `[..., k]` in int64, the row of each choice, for
+      `moe_combine`; and the number of rows of each expert, `[experts]` in int64.
+
+    Raises:
+      TypeError: an argument is no dense tensor or has another dtype; experts is no integer.
+      ValueError: a shape that does not fit; an expert out of range. Where that cannot be read
+        without waiting for the device, such a row comes behind those of all experts.
+
+    Example:
+      >>> moe_permute(torch.tensor([[1.0], [2.0]]), torch.tensor([[1], [0]]), 2)
+      (tensor([[2.],
+              [1.]]), tensor([[1],
+              [0]]), tensor([1, 1]))
+    """
+    if is_overridden(given := (x, columns)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    check_tensors(PERMUTE, 2, x=x, columns=columns)
+    _refuse_dtensors(PERMUTE, x, columns)
+    return _moves.permute(x, columns, experts)
+
+
+def moe_combine(y: Tensor, weights: Tensor | None, places: Tensor) -> Tensor:
+    r"""The weighted sum of each token's rows: Σ weights[…, j]·y[places[…, j]] over j.
+
+    The sum is a chain of fused multiply-adds in increasing j, in float32 or float64, rounded once
+    to y's dtype. So it depends neither on the order of the rows nor on the other tokens. A row's
+    gradient is the weight times the cotangent, a weight's gradient the sum of row times cotangent
+    in the tree of a product. `bridge.jax` gives the same bits. Differentiable to any order, in
+    reverse and forward mode.
+
+    Args:
+      y: `[rows, d]` of dtype float16, bfloat16, float32 or float64: the experts' results, in the
+        order of `moe_permute`.
+      weights: `[..., k]` of any of these dtypes, or None for a plain sum.
+      places: `[..., k]` of any integer dtype, as `moe_permute` gives.
+
+    Returns:
+      `[..., d]` in y's dtype.
+
+    Raises:
+      TypeError: an argument is no dense tensor or has another dtype.
+      ValueError: a shape that does not fit; a place that is no row, where it can be read without
+        waiting for the device: elsewhere it gives NaN.
+
+    Example:
+      >>> y, places = torch.tensor([[2.0], [10.0]]), torch.tensor([[1, 0]])
+      >>> moe_combine(y, torch.tensor([[0.5, 0.25]]), places)
+      tensor([[5.5000]])
+    """
+    if is_overridden(given := (y, weights, places)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    check_tensors(COMBINE, 1, y=y, weights=weights, places=places)
+    check_tensors(COMBINE, 2, y=y, places=places)
+    _refuse_dtensors(COMBINE, y, weights, places)
+    return _moves.combine(y, weights, places)  # type: ignore[no-any-return]
