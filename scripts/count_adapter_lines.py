@@ -23,7 +23,6 @@ FAMILIES = (
     "bias_dropout_add",
     "bias_gelu",
     "choices/experts",
-    "choices/functions",
     "choices/sampling",
     "choices/top_k",
     "cross_entropy",
@@ -47,6 +46,8 @@ LIMIT = 80
 BESIDES = {
     "torch/_ops/labels.py": "checks of labels",
     "jax/_ops/labels.py": "checks of labels",
+    "torch/_ops/choices/functions.py": "functions of tensors for mixtures of experts",
+    "jax/_ops/choices/functions.py": "functions of arrays for mixtures of experts",
     "jax/_ops/dot_general.py": "JAX's general product",
     "torch/_ops/product_modules.py": "the linear layer as a module",
     "jax/_ops/nnx_attention.py": "attention in the form of Flax",

@@ -56,6 +56,10 @@ const char* take_book() {
   }
 OP(program, "")
 OP(embedding_gradient, "")
+int32_t bridge_selection_cuda(const void*, void* stream) {
+  book += "run selection on " + std::to_string((uintptr_t)stream) + "\n";
+  return 0;
+}
 // skips_zeros and tensor_cores are behind dims, eight sizes, m, n and k.
 #define WORD(i) ((const int32_t*)((const int64_t*)call + 1 + 8 + 3))[i]
 OP(product, WORD(0) ? " without zeros" : WORD(1) ? " by tensor cores" : "")
@@ -177,6 +181,24 @@ def test_an_embedding_runs_on_the_stream_of_its_cotangent(library: Path) -> None
             _native.run_embedding_gradient(terms, elsewhere, order, result, None, 1)
         except ValueError as error:
             assert str(error) == "embedding: ids is on another device than the cotangent"
+        else:
+            raise AssertionError("two devices")
+        """,
+    )
+
+
+def test_a_selection_runs_on_the_stream_of_its_rows(library: Path) -> None:
+    run(
+        library,
+        """
+        fake.use_devices(2)
+        x, result = OnGpu(1, (2, 6)), OnGpu(1, (2, 3), np.int64)
+        _native.run_selection(x, None, result, 1.0, 0, 1.0, 0.0, 1)
+        assert book() == ["preload 1", "run selection on 1001"]
+        try:
+            _native.run_selection(x, None, OnGpu(0, (2, 3), np.int64), 1.0, 0, 1.0, 0.0, 1)
+        except ValueError as error:
+            assert str(error) == "selection: the result is on another device than x"
         else:
             raise AssertionError("two devices")
         """,

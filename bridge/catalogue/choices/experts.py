@@ -225,7 +225,8 @@ def _width(function: str, name: str, spec: Any, rows: Any) -> int:
     if not spec.dtype.removeprefix("u").startswith("int"):
         raise TypeError(f"{function}: {name} has dtype {spec.dtype}, expected an integer dtype")
     if not spec.shape or spec.shape[-1] == 0 or tuple(spec.shape[:-1]) != tuple(rows):
+        expected = ", ".join(map(str, (*rows, "k")))
         raise ValueError(
-            f"{function}: {name} has shape {[*spec.shape]}, expected {[*rows, 'k']}, k from 1 on"
+            f"{function}: {name} has shape {[*spec.shape]}, expected [{expected}], k from 1 on"
         )
     return int(spec.shape[-1])
