@@ -53,6 +53,9 @@ class Arrays(Protocol):
     def reshaped(self, x: Any, shape: Shape) -> Any:
         """Returns x in another shape."""
 
+    def apart(self, x: Any) -> Any:
+        """Returns x as the result of an op of its own, with derivatives of its own."""
+
     def run(self, call: Call[Any]) -> Any:
         """Returns the only result of a call of an op."""
 
@@ -220,3 +223,15 @@ def tangents(
         right = arrays.reshaped(b[..., :0, :0], (*b.shape[:-2], 0, n))
         found.append(arrays.product(left, right, dbias, ProductParams(params.dtype)))
     return found
+
+
+def added_tangents(arrays: Arrays, terms: Sequence[Any]) -> Any:
+    """Returns the sum of the terms of `tangents`, the first two apart from the bias.
+
+    Each framework adds the cotangents of one value in an order of its own. Here two of them meet at
+    most, and a sum of two has one order.
+    """
+    if len(terms) == 1:
+        return terms[0]
+    total = terms[0] + terms[1]
+    return total if len(terms) == 2 else arrays.apart(total) + terms[2]

@@ -78,6 +78,10 @@ class _Primitives:
         return not is_traced and all(each.platform == "cpu" for each in x.devices())
 
     @staticmethod
+    def apart(x: Any) -> Any:
+        return jnp.copy(x)  # no copy under jit
+
+    @staticmethod
     def run(summed: Call[Any]) -> Any:
         return call(PROGRAM, summed.operands, summed.params)[0]
 
@@ -106,10 +110,10 @@ def _jvp(primals: Any, directions: Any, *, params: ProductParams) -> Any:
     a, b, *_ = primals
     found = [None if type(d) is Zero else d for d in directions]
     found += [None] * (3 - len(found))
-    total = None
-    for each in rules.tangents(PRIMITIVES, (a, b, None), found, params):
-        total = each if total is None else total + each
-    return result, Zero(jax.typeof(result).to_tangent_aval()) if total is None else total
+    terms = rules.tangents(PRIMITIVES, (a, b, None), found, params)
+    if not terms:
+        return result, Zero(jax.typeof(result).to_tangent_aval())
+    return result, rules.added_tangents(PRIMITIVES, terms)
 
 
 def _transpose(g: Any, a: Any, b: Any, bias: Any = None, *, params: ProductParams) -> Any:

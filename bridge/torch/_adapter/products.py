@@ -58,6 +58,10 @@ class _Primitives:
         return x.device.type == "cpu"
 
     @staticmethod
+    def apart(x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
     def run(summed: Call[Any]) -> Any:
         return call(PROGRAM, summed.operands, summed.params)[0]
 
@@ -114,12 +118,14 @@ class _Product(SingleLevelFunction):
         if g is not None:
             a, b = ctx.saved_tensors
             _, needs_a, needs_b, needs_bias, *_ = ctx.needs_input_grad
+            # The derivative of `added_tangents`: two of three cotangents of g meet first.
+            own = PRIMITIVES.apart(g) if needs_a and needs_b and needs_bias else g
             if needs_a:
                 dtype = dtype_word(a.dtype)
-                da = rules.cotangent_of_a(PRIMITIVES, tuple(a.shape), b, g, ctx.params, dtype)
+                da = rules.cotangent_of_a(PRIMITIVES, tuple(a.shape), b, own, ctx.params, dtype)
             if needs_b:
                 dtype = dtype_word(b.dtype)
-                db = rules.cotangent_of_b(PRIMITIVES, a, tuple(b.shape), g, ctx.params, dtype)
+                db = rules.cotangent_of_b(PRIMITIVES, a, tuple(b.shape), own, ctx.params, dtype)
             if needs_bias and ctx.bias is not None:
                 dbias = rules.cotangent_of_bias(PRIMITIVES, ctx.bias[0], g, ctx.params, ctx.bias[1])
         return None, da, db, dbias, *([None] * ctx.fields)
@@ -130,10 +136,7 @@ class _Product(SingleLevelFunction):
         a, b = (unpack_dual(t, level=0)[0] for t in ctx.saved_tensors)
         with set_fwd_grad_enabled(ctx.forward_enabled):
             found = rules.tangents(PRIMITIVES, (a, b, None), (da, db, dbias), ctx.params)
-            total = found[0]
-            for each in found[1:]:
-                total = total + each
-            return total
+            return rules.added_tangents(PRIMITIVES, found)
 
 
 _record = recorder(named(_Product, "matmul", False))
