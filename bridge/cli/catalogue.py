@@ -12,6 +12,10 @@ from typing import Any
 
 from bridge.cli import post_training
 from bridge.cli.entries import FACTORS, Comparison, Entry, Operands
+from bridge.cli.model_ops.attention_forms import ATTENTION
+from bridge.cli.model_ops.loss_forms import portable_loss
+from bridge.cli.model_ops.optimizer_forms import OPTIMIZERS
+from bridge.cli.model_ops.product_forms import PRODUCTS
 from bridge.cli.norm_entries import GATED_NORMS, GROUP_NORMS, NORM_ROTARIES, OF_NUMBERS
 from bridge.lang.functions import GELU_KINDS
 
@@ -575,6 +579,12 @@ COMPARED = {
             _of_logits(_cross_entropy),
             _of_logits(lambda p: -_token_log_probs_in_jax(p)),
         ),
+        *PRODUCTS,
+        *ATTENTION,
+        portable_loss(
+            _of_logits(_cross_entropy), _of_logits(lambda p: -_token_log_probs_in_jax(p))
+        ),
+        *OPTIMIZERS,
     )
 }
 

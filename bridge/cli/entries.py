@@ -44,6 +44,37 @@ _SHAPES: dict[str, Callable[[Shape, int], Shape]] = {
     "hidden": lambda rows, d: (*rows, math.prod(rows) * _own(d)),
     "projection": lambda rows, d: (d, math.prod(rows) * _own(d)),
     "offset": lambda rows, d: (d,),
+    # Products, of a space [*batch, m, n, k]; "mirrored" operands have sums that cancel.
+    "left": lambda rows, d: (*rows[:-1], d),
+    "left transposed": lambda rows, d: (*rows[:-2], d, rows[-2]),
+    "left mirrored": lambda rows, d: (*rows[:-1], d),
+    "right": lambda rows, d: (d, rows[-1]),
+    "right of batches": lambda rows, d: (*rows[:-2], d, rows[-1]),
+    "right mirrored": lambda rows, d: (d, rows[-1]),
+    "layer": lambda rows, d: (rows[-1], d),
+    "columns": lambda rows, d: rows[-1:],
+    "product": lambda rows, d: rows,
+    "layer of logits": lambda rows, d: (rows[-1], d),
+    "logits bias": lambda rows, d: rows[-1:],
+    "label of rows": lambda rows, d: rows[:-1],  # integers below n
+    "losses": lambda rows, d: rows[:-1],
+    # Attention, of a space [batch, heads, key heads, queries, keys, d].
+    "queries": lambda rows, d: (rows[0], rows[1], rows[3], d),
+    "keys": lambda rows, d: (rows[0], rows[2], rows[4], d),
+    "keys mirrored": lambda rows, d: (rows[0], rows[2], rows[4], d),
+    "values": lambda rows, d: (rows[0], rows[2], rows[4], d + 3),
+    "values mirrored": lambda rows, d: (rows[0], rows[2], rows[4], d + 3),
+    "attended": lambda rows, d: (rows[0], rows[1], rows[3], d + 3),
+    "sinks": lambda rows, d: rows[1:2],
+    "mask of pairs": lambda rows, d: rows[3:5],
+    # Embedding, of a space [*ids, n, d].
+    "vocabulary": lambda rows, d: (rows[-1], d),
+    "ids": lambda rows, d: rows[:-1],  # integers below n
+    "embedded": lambda rows, d: (*rows[:-1], d),
+    # Optimizers: a parameter, and a gradient for each of three steps.
+    "parameter": lambda rows, d: (*rows, d),
+    "steps": lambda rows, d: (3, *rows, d),
+    "states": lambda rows, d: (3, *rows, d),  # the parameter and its state
 }
 ROWS = ("row", "packed row", "number", "three numbers")  # the same for all rows
 ARRAYS = {"full": 1, "packed": 2, "residual": 1, "like x": 1}  # the number of elements per column
@@ -53,6 +84,9 @@ OF_ROWS += ("mask of batches", "mask of batches and keys")
 FACTORS = ("hidden", "projection")
 MASKS = tuple(role for role in _SHAPES if "mask" in role)
 FIXED = ("label", "table", "offset", "integer", *MASKS)  # roles without gradients here
+FIXED += ("label of rows", "ids", "parameter", "steps")
+LIKE_X = ("like x", "attended", "embedded")  # results in the dtype of x, whatever the others have
+PROMOTED = ("full", "packed", "product")  # results in the promoted dtype
 
 
 def _own(d: int) -> int:
@@ -69,6 +103,8 @@ def draw(role: str, space: Shape, dtype: Any, random: Random) -> np.ndarray:
     shape = shape_of(role, space)
     if role == "label":
         return np.asarray(random.integers(0, space[-1], shape))
+    if role in ("label of rows", "ids"):
+        return np.asarray(random.integers(0, space[-2], shape))
     if role == "integer":
         return random.integers(-(2**63), 2**63 - 1, shape, endpoint=True)
     if role == "causal mask":
@@ -82,7 +118,23 @@ def draw(role: str, space: Shape, dtype: Any, random: Random) -> np.ndarray:
         return _factor(role, space, random).astype(dtype)
     if role == "offset":  # added to an exact product, also without a rounding
         return (random.integers(-64, 64, shape) / 16).astype(dtype)
+    if "mirrored" in role:
+        return rounded(_mirrored(role, random.standard_normal(shape)), dtype)
     return rounded(random.standard_normal(shape), dtype)
+
+
+def _mirrored(role: str, array: Any) -> np.ndarray:
+    """Repeats the first half of a contraction backwards, with signs so that sums of it are 0.
+
+    The rounding errors remain: results have other bits if a sum has another order, in 16 bits too,
+    because the factor 8 keeps the errors above the smallest numbers of float16.
+    """
+    axis = -1 if role.startswith("left") else -2
+    half = np.moveaxis(array, axis, 0)
+    half = half[: len(half) // 2]
+    half = half if role.startswith("keys") else 8.0 * half
+    sign = -1.0 if role in ("left mirrored", "values mirrored") else 1.0
+    return np.ascontiguousarray(np.moveaxis(np.concatenate((half, sign * half[::-1])), 0, axis))
 
 
 def rounded(values: Any, dtype: Any) -> np.ndarray:
@@ -130,6 +182,10 @@ class Comparison:
       are_rows_independent: True if the results of a row depend on the operands of this row alone.
       own: True if the frameworks' own ops compute the same.
       shapes: further shapes, for value, gradients and tangent.
+      own_shapes: shapes before them, at which the frameworks' own ops are measured too.
+      bounds: bounds(case, operands) returns the values and bounds of quantities, derived by an
+        error analysis; None if the judge measures how results change with the operands.
+      differentiable: False for an op that is compared by its value alone.
       usual: True if the op is compared at the places that all ops share; `shapes` alone otherwise.
     """
 
@@ -144,6 +200,9 @@ class Comparison:
     are_rows_independent: bool = True
     own: bool = True
     shapes: tuple[Shape, ...] = ()
+    own_shapes: tuple[Shape, ...] = ()
+    bounds: Callable[[Any, Operands], Mapping[str, Any]] | None = None
+    differentiable: bool = True
     usual: bool = True
 
 

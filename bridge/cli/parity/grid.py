@@ -14,7 +14,9 @@ from bridge.cli.catalogue import COMPARED
 from bridge.cli.entries import (
     ARRAYS,
     FACTORS,
+    LIKE_X,
     OF_ROWS,
+    PROMOTED,
     ROWS,
     Comparison,
     Entry,
@@ -47,7 +49,8 @@ OPS: dict[str, tuple[str, ...]] = {
 
 # The first dtype is for operands of the rows' size, the second for weights, biases and row weights.
 _MIXED = (("bfloat16", "float32"), ("float32", "bfloat16"), ("float16", "bfloat16"))
-_OTHERS = (*ROWS, "per row", "sink", "residual")
+_OF_PRODUCTS = ("right", "right of batches", "layer", "columns", "sinks")
+_OTHERS = (*ROWS, "per row", "sink", "residual", *_OF_PRODUCTS)
 
 
 def places(compared: Comparison) -> tuple[Place, ...]:
@@ -59,7 +62,8 @@ def places(compared: Comparison) -> tuple[Place, ...]:
         and (compared.widest or place.values != "wide")
         and (compared.extremes or place.values != "special g")
     )
-    return (*(usual if compared.usual else ()), *map(Place, compared.shapes))
+    own = (Place(shape, quick=True, own=True) for shape in compared.own_shapes)
+    return (*(usual if compared.usual else ()), *own, *map(Place, compared.shapes))
 
 
 def cases(quick: bool, forms: tuple[str, ...] = tuple(COMPARED)) -> Iterator[Case]:
@@ -138,6 +142,8 @@ class Case:
     @property
     def quantities(self) -> tuple[str, ...]:
         """The names of all quantities that are compared."""
+        if not self.entry.compared.differentiable:
+            return ("forward",)
         return quantities(self.inputs, self.second_order, self.hessian)
 
     def compared(self, result: Array) -> Array:
@@ -189,10 +195,12 @@ class Case:
     def dtype_of(self, operand: str) -> str:
         role = self.role_of(operand)
         if operand == "g":
-            if role in ("full", "packed"):
+            if role in PROMOTED:
                 floating = [name for name in self.inputs if self.role_of(name) != "sink"]
                 return promote(*(self.dtype_of(name) for name in floating))
-            return {"residual": self.others, "like x": self.x}.get(role, self.arithmetic)
+            if role in LIKE_X:
+                return self.x
+            return self.others if role == "residual" else self.arithmetic
         return self.others if role in _OTHERS else self.x
 
     def operands(self) -> Operands:

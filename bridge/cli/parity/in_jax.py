@@ -47,6 +47,8 @@ def quantities(f: Function, case: Case, p: Operands, first_order: bool = False) 
 
     inputs = tuple(p[name] for name in names)
     results = {"forward": call(*inputs)}
+    if not case.entry.compared.differentiable:
+        return results
     if first_order:
         return results | named("d", names, gradient(inputs, p["g"]))
     tangents = tuple(p[f"t_{name}"] for name in names)

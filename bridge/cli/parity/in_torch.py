@@ -43,6 +43,8 @@ def quantities(
     def call(*inputs: Tensor) -> Tensor:
         return f({**p, **dict(zip(names, inputs, strict=True))})
 
+    if not case.entry.compared.differentiable:
+        return {"forward": call().detach()}
     leaves = tuple(p[name].detach().requires_grad_() for name in names)
     g = p["g"].detach().requires_grad_()
     forward = call(*leaves)
@@ -55,7 +57,15 @@ def quantities(
     results["jvp"] = forward_mode(call, primals, tangents)[1]
     if case.second_order:
         cotangents = tuple(p[f"v_{name}"] for name in names)
-        second = torch.autograd.grad(first, (*leaves, g), cotangents, retain_graph=True)
+        # An op that is linear in an input has no second derivative there: zeros.
+        second = torch.autograd.grad(
+            first,
+            (*leaves, g),
+            cotangents,
+            retain_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
         results |= named("d2", names, second[:-1]) | {"d2g": second[-1]}
     if case.hessian:
 

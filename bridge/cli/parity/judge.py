@@ -36,7 +36,10 @@ BOUNDS_IN_WORDS = (
     "its rounding. Second derivatives have the units of their dtype. A sum with "
     "a residual is rounded to its dtype before it is used, and so is its gradient. The derivatives "
     "of softmax are taken at the value that it returned. The matrix product of logits is exact; "
-    "gradients of its factors may be off by one more smallest number of their dtype."
+    "gradients of its factors may be off by one more smallest number of their dtype. Products, "
+    "attention, embedding, losses by bridge's products and optimizers have bounds of an error "
+    "analysis: the roundings of the contract one after the other, a sum's relative to the sum of the "
+    "absolute values of its terms; a result in 16 bits must be a rounding of a number within them."
 )
 
 Truths = tuple[dict[str, Array], dict[str, Array]]  # true values, and their allowed changes
@@ -132,7 +135,10 @@ class Judge:
         order, operand = order_of(quantity)
         role, dtype = case.role_of(operand), case.dtype_of(operand)
         if order in ("d2", "hvp_"):
-            moved = moved * 2.0 ** max(0, 24 - FORMATS[dtype].bits)
+            bits = FORMATS[dtype].bits
+            if case.entry.compared.bounds is not None:  # steps have the dtype of x
+                bits = min(bits, FORMATS[case.x].bits)
+            moved = moved * 2.0 ** max(0, 24 - bits)
         with np.errstate(all="ignore"):
             most, size = moved, np.abs(true)
             if moved.ndim and (role not in ARRAYS or not case.entry.compared.widest):

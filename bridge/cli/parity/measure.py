@@ -14,6 +14,7 @@ import bridge.jax
 import bridge.torch
 from bridge.cli.parity import in_jax, in_torch
 from bridge.cli.parity.accuracy import Errors
+from bridge.cli.parity.bounded_judge import BoundedJudge, judge_of
 from bridge.cli.parity.grid import Case
 from bridge.cli.parity.judge import Judge
 from bridge.cli.parity.setting import Variant
@@ -106,7 +107,7 @@ def measure(
     def differing_in(name: str, other: Results) -> int:
         return differing_bits(case.compared(from_torch[name]), case.compared(other[name]))
 
-    judge = Judge(case, given)
+    judge = judge_of(case, given)
     rows = []
     for name in case.quantities:
         differing = differing_in(name, from_jax)
@@ -135,7 +136,7 @@ def measure(
     return rows
 
 
-def _errors(judge: Judge, name: str, results: Results) -> Errors:
+def _errors(judge: Judge | BoundedJudge, name: str, results: Results) -> Errors:
     """Returns the errors of bridge's results, including differences from bits that are promised."""
     errors = judge.errors(name, results)
     return replace(errors, wrong=errors.wrong + judge.misplaced(results[name]))
