@@ -40,6 +40,8 @@ FAMILIES = (
     "rotary",
     "sinks",
     "softmax",
+    "vision/batch_norm",
+    "vision/pooling",
 )
 LIMIT = 80
 # Files outside the families, with a description of their contents.
@@ -108,6 +110,10 @@ BESIDES = {
     "jax/nnx.py": "modules",
     "jax/_ops/nnx_gates.py": "modules of gated units",
     "jax/_ops/nnx_norms.py": "modules of norms",
+    "torch/_ops/vision/batch_norm_modules.py": "modules of batch norm",
+    "torch/_ops/vision/batch_norm_ranks.py": "batch norm over the ranks of a process group",
+    "jax/_ops/vision/batch_norm_devices.py": "batch norm over the devices of a mesh axis",
+    "jax/_ops/vision/nnx_batch_norm.py": "the module of batch norm",
     "jax/_replaced/trial.py": "trials of a layer on random rows",
     "jax/_replaced/settings.py": "the settings that a trial holds for",
     "jax/_replaced/norm_forms.py": "the forms of norms",

@@ -11,4 +11,5 @@
 - `optimizers`: steps of AdamW and SGD, and clipping by the global norm.
 - `rotary`: rotary position embedding.
 - `sinks`: softmax with one more logit for each row.
+- `vision`: batch norm, pooling and resizing.
 """

@@ -41,14 +41,14 @@ class Attention:
     `[*batch, heads, queries, keys]`, each equal or 1, or None.
     """
 
-    name, options, floating = NAME, Options, 4
+    name, options, floating, hints = NAME, Options, 4, 0
     operands: ClassVar = {"q": False, "k": False, "v": False, "sinks": True, "mask": True}
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
         self._ops = ScoreOps(functions)
 
-    def result_shape(self, operands: Sequence[Any]) -> Shape:
+    def result_shape(self, operands: Sequence[Any], options: Options) -> Shape:
         q, _, v, *_ = operands
         return (*q.shape[:-1], v.shape[-1])
 
@@ -67,7 +67,7 @@ class Attention:
             return (self._joined(rows, -2),)
 
         (y,) = self._functions.in_parts(of_heads, folded, case.lead, case.steps)
-        return self._functions.reshaped(y, self.result_shape(operands))
+        return self._functions.reshaped(y, self.result_shape(operands, options))
 
     def gradients(
         self, g: Any, operands: Sequence[Any], options: Options, wanted: Sequence[bool]

@@ -156,13 +156,13 @@ class RowLosses:
     or None, labels `[*batch, rows]`, each of whose batch sizes may be 1.
     """
 
-    name, options, floating = f"{NAME}_rows", RowOptions, 3
+    name, options, floating, hints = f"{NAME}_rows", RowOptions, 3, 0
     operands: ClassVar = {"hidden": False, "weight": False, "bias": True, "labels": False}
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions
 
-    def result_shape(self, operands: Sequence[Any]) -> Shape:
+    def result_shape(self, operands: Sequence[Any], options: RowOptions) -> Shape:
         return tuple(operands[0].shape[:-1])
 
     def result_dtype(self, dtype: str) -> str:

@@ -40,6 +40,8 @@ from bridge.jax._ops.softmax import (
     scaled_softmax,
 )
 from bridge.jax._ops.viewless import make_viewless
+from bridge.jax._ops.vision.batch_norm import batch_norm
+from bridge.jax._ops.vision.pooling import adaptive_avg_pool, avg_pool, max_pool
 from bridge.jax.recording import record
 
 if TYPE_CHECKING:
@@ -50,8 +52,11 @@ if TYPE_CHECKING:
 _OF_TORCH = {"from_torch": "_from_torch.functions", "torch_errors": "_from_torch.errors"}
 
 __all__ = [
+    "adaptive_avg_pool",
     "all_gather",
     "attention",
+    "avg_pool",
+    "batch_norm",
     "bias_dropout_add",
     "bias_gelu",
     "cross_entropy",
@@ -73,6 +78,7 @@ __all__ = [
     "logsumexp",
     "make_viewless",
     "matmul",
+    "max_pool",
     "moe_combine",
     "moe_permute",
     "moe_router",

@@ -31,11 +31,17 @@ class Functions(Protocol):
     def run(self, call: Call[Any]) -> Any:
         """Returns the only result of a call of an op."""
 
+    def results(self, call: Call[Any]) -> tuple[Any, ...]:
+        """Returns the results of a call of an op."""
+
     def entry(self, op: Any) -> Any:
         """Returns an object whose run(operands, None, *static) computes a declared op."""
 
     def reshaped(self, x: Any, shape: Shape) -> Any:
         """Returns x in another shape."""
+
+    def moved(self, x: Any, dim: int, place: int) -> Any:
+        """Moves a dimension of x to another place."""
 
     def expanded(self, x: Any, shape: Shape) -> Any:
         """Repeats x to a shape, without memory where the framework can."""
@@ -51,6 +57,24 @@ class Functions(Protocol):
 
     def rows(self, x: Any, dim: int, start: Any, count: int) -> Any:
         """Returns `count` places of x along a dimension, from start on."""
+
+    def cast(self, x: Any, dtype: str) -> Any:
+        """Returns x in another dtype."""
+
+    def taken(self, x: Any, index: Any, dim: int) -> Any:
+        """Returns the places `index`, one row of integers, of x; any place for −1."""
+
+    def taken_apart(self, x: Any, chosen: Any, dim: int) -> Any:
+        """Returns x at `chosen` along a dimension, an array with x's other dimensions."""
+
+    def table(self, numbers: Any, like: Any) -> Any:
+        """Returns an array of NumPy on the device of `like`."""
+
+    def entries(self, rows: Any, row: Any, inner: bool) -> Any:
+        """Returns the entry of `rows` in row[…, column], or row[…, column, :] with `inner`."""
+
+    def where_own(self, x: Any, which: Any, outputs: Any, dim: int) -> Any:
+        """Returns x where `which` is the number along the dimension and outputs ≥ 0, else −0.0."""
 
     def over_chunks(
         self, step: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]], dim: int, chunks: Any
@@ -91,10 +115,13 @@ class Rules(Protocol):
       options: a frozen dataclass of numbers.
       operands: the names of all operands, and True for operands that may be None.
       floating: the number of operands with a gradient, which come first.
+      hints: the number of last operands that are functions of the others, which the composition
+        computes itself if they are absent. Derivatives in forward mode leave them out.
     """
 
     name: str
     floating: int
+    hints: int
 
     @property
     def options(self) -> type: ...
@@ -102,7 +129,7 @@ class Rules(Protocol):
     @property
     def operands(self) -> dict[str, bool]: ...
 
-    def result_shape(self, operands: Sequence[Any]) -> Shape:
+    def result_shape(self, operands: Sequence[Any], options: Any) -> Shape:
         """Returns the shape of the result."""
 
     def result_dtype(self, dtype: str) -> str:

@@ -50,6 +50,9 @@ from bridge.torch._ops.softmax import (
 )
 from bridge.torch._ops.softmax_modules import LogSoftmax, Softmax
 from bridge.torch._ops.viewless import make_viewless_tensor
+from bridge.torch._ops.vision.batch_norm import batch_norm
+from bridge.torch._ops.vision.batch_norm_modules import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from bridge.torch._ops.vision.pooling import adaptive_avg_pool, avg_pool, max_pool
 
 
 def _add_dtensor_rules() -> None:
@@ -71,6 +74,9 @@ _OF_JAX = {"JaxModule": "_from_jax.modules", "from_jax": "_from_jax.functions"}
 __all__ = [
     "GEGLU",
     "GLU",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
     "BiasDropoutAdd",
     "BiasGELU",
     "CrossEntropyLoss",
@@ -83,8 +89,11 @@ __all__ = [
     "Softmax",
     "SquaredReLU",
     "SwiGLU",
+    "adaptive_avg_pool",
     "all_gather",
     "attention",
+    "avg_pool",
+    "batch_norm",
     "bias_dropout_add",
     "bias_gelu",
     "bias_gelu_",
@@ -106,6 +115,7 @@ __all__ = [
     "logsumexp",
     "make_viewless_tensor",
     "matmul",
+    "max_pool",
     "moe_combine",
     "moe_permute",
     "moe_router",

@@ -405,6 +405,20 @@ DECLARED = (
         tests="tests/catalogue/test_group_norm.py::test_the_layout_changes_no_bit",
     ),
     Fault(
+        "batch_norm: the running variance of torch divides by n",
+        "bridge/torch/_ops/vision/batch_norm.py",
+        "rule = Rule(1.0 - momentum, momentum, 1)",
+        "rule = Rule(1.0 - momentum, momentum, 0)",
+        tests="tests/vision/test_batch_norm.py::test_running_statistics",
+    ),
+    Fault(
+        "batch_norm: the gradient of x lacks the part of the variance",
+        "bridge/catalogue/vision/batch_norm_programs.py",
+        "rest = g - of_g - (x - mean) * r * of_gx",
+        "rest = g - of_g - 0.0 * (x - mean) * r * of_gx",
+        tests="tests/vision/test_batch_norm.py::test_training",
+    ),
+    Fault(
         "bias_gelu: the derivative at -inf is a bfloat16 one that has not underflowed",
         "cpp/math/gelu_for_16_bits.h",
         "static constexpr float bound = 14.625f, centre = 6.0f;",

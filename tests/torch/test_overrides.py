@@ -59,6 +59,16 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.gated_rms_norm(x, x, b),
         lambda x, b: bt.gated_rms_norm(x[:, :4], gate=x[:, :4], groups=2, norm_first=False),
     ),
+    "max_pool": (
+        lambda x, b: bt.max_pool(x[None], 2),
+        lambda x, b: bt.max_pool(x[None], 2, return_indices=True),
+    ),
+    "avg_pool": (lambda x, b: bt.avg_pool(x[None], 2, count_include_pad=False),),
+    "adaptive_avg_pool": (lambda x, b: bt.adaptive_avg_pool(x[None], 1),),
+    "batch_norm": (
+        lambda x, b: bt.batch_norm(x, b, b, b, training=False),
+        lambda x, b: bt.batch_norm(x, None, None, training=True),
+    ),
     "group_norm": (
         lambda x, b: bt.group_norm(x, 5, b, b),
         lambda x, b: bt.group_norm(x[:, None, :4], 2, eps=0.1, channels_last=True),
@@ -237,6 +247,9 @@ def test_symbolic_trace_of_what_depends_on_the_input(draw: Any, module: Any) -> 
 MODULES: dict[str, nn.Module] = {
     "BiasDropoutAdd": bt.BiasDropoutAdd(0.25),
     "BiasGELU": bt.BiasGELU(5),
+    "BatchNorm1d": bt.BatchNorm1d(5).eval(),
+    "BatchNorm2d": bt.BatchNorm2d(5).eval(),
+    "BatchNorm3d": bt.BatchNorm3d(5).eval(),
     "CrossEntropyLoss": bt.CrossEntropyLoss(),
     "GEGLU": bt.GEGLU(),
     "GLU": bt.GLU("silu"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from bridge._private.jax import (
     Primitive,
@@ -69,11 +70,14 @@ class Composition:
             operands[slot] = x
         return operands
 
-    def _abstract(self, *given: Any, slots: Any, **_: Any) -> Any:
+    def _abstract(self, *given: Any, slots: Any, options: Any, **_: Any) -> Any:
         operands = self._in_places(given[: len(slots)], slots)
-        first, shape = operands[0], self.rules.result_shape(operands)
+        first, shape = operands[0], self.rules.result_shape(operands, options)
         dtype = jnp.dtype(self.rules.result_dtype(first.dtype.name))
-        return first.update(shape=shape, dtype=dtype, weak_type=False)
+        placed = first.sharding
+        if len(shape) != first.ndim and not placed.mesh.empty:  # sums over split rows
+            placed = NamedSharding(placed.mesh, PartitionSpec())
+        return first.update(shape=shape, dtype=dtype, weak_type=False, sharding=placed)
 
     def _forward(self, *present: Any, slots: Any, options: Any) -> jax.Array:
         return self.rules.forward(self._in_places(present, slots), options)  # type: ignore[no-any-return]
@@ -86,7 +90,9 @@ class Composition:
             own = list(present)
             for place, x in zip(places, moving, strict=True):
                 own[place] = x
-            return self._forward(*own, slots=slots, options=options)
+            operands = self._in_places(own, slots)
+            operands[self.count - self.rules.hints :] = [None] * self.rules.hints
+            return self.rules.forward(operands, options)
 
         own = tuple([present[place] for place in places])
         return jax.jvp(of_moving, own, tuple(tangents))[1]  # type: ignore[no-any-return]

@@ -14,28 +14,45 @@ from jax import lax
 from bridge.jax._adapter.arrays import entry
 from bridge.jax._adapter.primitive import call
 from bridge.jax._adapter.products import product
+from bridge.jax._compositions.gathers import cast, entries, table, taken, taken_apart, where_own
 from bridge.ops import PROGRAM
 from bridge.ops.definition import Call
 from bridge.ops.sums import sum_of
 
 __all__ = [
+    "cast",
     "concatenated",
+    "entries",
     "entry",
     "expanded",
     "filled",
     "in_parts",
     "is_unrolled",
+    "moved",
     "numbers",
     "over_chunks",
     "product",
     "reshaped",
+    "results",
     "rows",
     "run",
+    "table",
+    "taken",
+    "taken_apart",
+    "where_own",
 ]
 
 
 def run(made: Call[Any]) -> Any:
     return call(PROGRAM, made.operands, made.params)[0]
+
+
+def results(made: Call[Any]) -> tuple[Any, ...]:
+    return call(PROGRAM, made.operands, made.params)
+
+
+def moved(x: jax.Array, dim: int, place: int) -> jax.Array:
+    return jnp.moveaxis(x, dim, place)
 
 
 def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -23,7 +23,7 @@ from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library
 from bridge.torch._adapter.kernels import DTYPES, dtype_word
 
-_SCHEMA_TYPES = {"bool": "bool", "int": "int", "float": "float"}
+_SCHEMA_TYPES = {"bool": "bool", "int": "int", "float": "float", "str": "str"}
 
 
 class Composition:
@@ -87,30 +87,34 @@ class Composition:
         with torch.no_grad(), without_autocast(device):
             return _whole(self.rules.forward(operands, options))
 
-    def _backward(self, g: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    def _results(self, found: Sequence[Tensor]) -> Any:
+        """Returns gradients as an op of torch has them: one, or a tuple of several."""
+        return tuple(found) if len(found) > 1 else found[0]
+
+    def _backward(self, g: Tensor, *given: Any) -> Any:
         *given, wanted = given  # type: ignore[assignment]
         operands, options = self._split(given)
         with torch.no_grad(), without_autocast(g.device.type):
             found = self.rules.gradients(g, operands, options, wanted)
         # The results may be neither operands nor each other's memory.
-        return tuple([g.new_empty(0) if d is None else _whole(d) for d in found])
+        return self._results([g.new_empty(0) if d is None else _whole(d) for d in found])
 
     def _split(self, given: Sequence[Any]) -> tuple[Sequence[Any], Any]:
         return given[: self.count], self.rules.options(*given[self.count :])
 
     def _empty(self, *given: Any) -> Tensor:
-        operands, _ = self._split(given)
-        first, shape = operands[0], self.rules.result_shape(operands)
+        operands, options = self._split(given)
+        first, shape = operands[0], self.rules.result_shape(operands, options)
         dtype = DTYPES[self.rules.result_dtype(dtype_word(first.dtype))]
         return first.new_empty(shape, dtype=dtype)  # type: ignore[no-any-return]
 
-    def _empty_gradients(self, g: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    def _empty_gradients(self, g: Tensor, *given: Any) -> Any:
         wanted = given[-1]
         found = []
         for operand, is_wanted in zip(given, wanted, strict=False):
             like = operand if is_wanted else g.new_empty(0)
             found.append(like.new_empty(like.shape))
-        return tuple(found)
+        return self._results(found)
 
     def _autograd(self, keys: Any, *given: Any) -> Tensor:
         operands, options = self._split(given)
@@ -121,13 +125,13 @@ class Composition:
             return self._record(self, below, *given)  # type: ignore[no-any-return]
         return below(*given)  # type: ignore[no-any-return]
 
-    def _autograd_of_backward(self, keys: Any, g: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    def _autograd_of_backward(self, keys: Any, g: Tensor, *given: Any) -> Any:
         *numbers, wanted = given
         operands, options = self._split(numbers)
         if _has_tangents((g, *operands)) or is_recorded((g, *operands)):
             found = self.rules.gradients(g, operands, options, wanted)
-            return tuple([g.new_empty(0) if d is None else d for d in found])
-        return BelowAutograd(self.backward_op, keys)(g, *given)  # type: ignore[no-any-return]
+            return self._results([g.new_empty(0) if d is None else d for d in found])
+        return BelowAutograd(self.backward_op, keys)(g, *given)
 
     def _vmap(self, info: Any, in_dims: Any, *given: Any) -> Any:
         moved = _moved(info.batch_size, in_dims, given[: self.count], self.rules.floating)
@@ -138,8 +142,8 @@ class Composition:
         (cotangent,) = _moved(info.batch_size, in_dims[:1], (g,), 1)
         moved = _moved(info.batch_size, in_dims[1:], given[:count], floating)
         found = self.backward_op(cotangent, *moved, *given[count:])
-        dims = tuple([0 if is_wanted else None for is_wanted in given[-1]])
-        return found, dims
+        dims = [0 if is_wanted else None for is_wanted in given[-1]]
+        return found, tuple(dims) if len(dims) > 1 else dims[0]
 
 
 def _whole(x: Tensor) -> Tensor:
@@ -187,6 +191,7 @@ class _Recorded(SingleLevelFunction):
         wanted = ctx.needs_input_grad[2 : 2 + floating]
         g = g.to_dense() if g.is_sparse else g
         found = composition.backward_op(g, *ctx.saved_tensors, *numbers, wanted)
+        found = found if floating > 1 else (found,)
         for place, is_wanted in enumerate(wanted):
             if is_wanted:
                 nothing[2 + place] = found[place]

@@ -14,25 +14,42 @@ from bridge.ops.definition import Call
 from bridge.torch._adapter.arrays import entry
 from bridge.torch._adapter.autograd import call
 from bridge.torch._adapter.products import product
+from bridge.torch._compositions.gathers import cast, entries, table, taken, taken_apart, where_own
 
 __all__ = [
+    "cast",
     "concatenated",
+    "entries",
     "entry",
     "expanded",
     "filled",
     "in_parts",
     "is_unrolled",
+    "moved",
     "numbers",
     "over_chunks",
     "product",
     "reshaped",
+    "results",
     "rows",
     "run",
+    "table",
+    "taken",
+    "taken_apart",
+    "where_own",
 ]
 
 
 def run(made: Call[Any]) -> Any:
     return call(PROGRAM, made.operands, made.params)[0]
+
+
+def results(made: Call[Any]) -> tuple[Any, ...]:
+    return call(PROGRAM, made.operands, made.params)
+
+
+def moved(x: Tensor, dim: int, place: int) -> Tensor:
+    return x.movedim(dim, place)
 
 
 def reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -1,0 +1,1 @@
+"""Ops of vision models: batch norm, pooling and resizing."""
