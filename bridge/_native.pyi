@@ -68,6 +68,25 @@ def run_product(
     /,
 ) -> None: ...
 
+# Writes a convolution of any DLPack tensors: y from x and w (kind 0), x from y and w (1), or w from
+# x and y (2), plus a bias in the first two. The padding is that of the low side; the sizes of the
+# arrays are free otherwise.
+def run_convolution(
+    kind: int,
+    x: Any,
+    w: Any,
+    bias: Any,
+    y: Any,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    tensor_cores: bool,
+    threads: int,
+    allocate: Any,
+    /,
+) -> None: ...
+
 # Writes the sums of the terms with equal ids into the result; all are compact DLPack tensors. On
 # CUDA ids are sorted, order has the places of their terms, and a workspace of bytes is needed; both
 # are None on the CPU.

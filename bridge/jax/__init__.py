@@ -20,6 +20,7 @@ from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.choices.experts import moe_combine, moe_permute, moe_router
 from bridge.jax._ops.choices.sampling import seeded_sample
 from bridge.jax._ops.choices.top_k import top_k
+from bridge.jax._ops.convolutions import conv_general_dilated, conv_transpose
 from bridge.jax._ops.cross_entropy import cross_entropy
 from bridge.jax._ops.dot_general import dot_general
 from bridge.jax._ops.dyt import dyt, poly_norm
@@ -59,6 +60,8 @@ __all__ = [
     "batch_norm",
     "bias_dropout_add",
     "bias_gelu",
+    "conv_general_dilated",
+    "conv_transpose",
     "cross_entropy",
     "dot_general",
     "dyt",

@@ -24,6 +24,22 @@ from bridge.torch._ops.bias_gelu import bias_gelu, bias_gelu_
 from bridge.torch._ops.choices.experts import moe_combine, moe_permute, moe_router
 from bridge.torch._ops.choices.sampling import seeded_sample
 from bridge.torch._ops.choices.top_k import top_k
+from bridge.torch._ops.convolution_modules import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
+from bridge.torch._ops.convolutions import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
 from bridge.torch._ops.cross_entropy import cross_entropy
 from bridge.torch._ops.dyt import dyt, poly_norm
 from bridge.torch._ops.embedding import embedding
@@ -79,6 +95,12 @@ __all__ = [
     "BatchNorm3d",
     "BiasDropoutAdd",
     "BiasGELU",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
     "CrossEntropyLoss",
     "LayerNorm",
     "Linear",
@@ -97,6 +119,12 @@ __all__ = [
     "bias_dropout_add",
     "bias_gelu",
     "bias_gelu_",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "cross_entropy",
     "dyt",
     "embedding",

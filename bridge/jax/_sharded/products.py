@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -22,6 +22,26 @@ from bridge.jax._sharded.partitioning import FREE_MESH, mesh_of, parts_by_device
 from bridge.jax._sharded.split import Split
 from bridge.ops.product import ProductParams, Shape
 from bridge.ops.product_splits import Arrays, added, dims_of, own_params, space_of, supported
+
+
+class Site(Protocol):
+    """A call in a program whose arrays XLA splits."""
+
+    @property
+    def space(self) -> Shape:
+        """The dimensions of the call, among which the split is agreed."""
+
+    def dims(self) -> list[list[int | None]]:
+        """Maps the dimensions of all operands and of the result to the space."""
+
+    def supported(self, split: Split, *, alone: bool) -> Split:
+        """Returns the part of a split that devices can keep; `alone`: without communication."""
+
+    def rule(self) -> SdyShardingRule:
+        """Returns the rule by which XLA may carry a split from one array to another."""
+
+    def on_shard(self, split: Split | None, *operands: Any) -> Any:
+        """Returns the result of one shard, or of the whole call if split is None."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +67,9 @@ class ProductSite:
 
     def dims(self) -> list[list[int | None]]:
         return dims_of(self.shapes, self.params)
+
+    def supported(self, split: Split, *, alone: bool) -> Split:
+        return supported(split, alone=alone)
 
     def rule(self) -> SdyShardingRule:
         """Returns the rule by which XLA may carry a split from one array to another."""
@@ -76,8 +99,8 @@ def _gathered(own: Any, axes: tuple[str, ...]) -> Any:
     return lax.bitcast_convert_type(bits, own.dtype)
 
 
-def on_automatic_axes(site: ProductSite, *operands: Any, alone: bool = False) -> Any:
-    """The product where XLA decides the split of its arrays."""
+def on_automatic_axes(site: Site, *operands: Any, alone: bool = False) -> Any:
+    """The call where XLA decides the split of its arrays."""
 
     @custom_partitioning
     def whole(*operands: Any) -> Any:
@@ -92,23 +115,23 @@ def on_automatic_axes(site: ProductSite, *operands: Any, alone: bool = False) ->
     return whole(*operands)
 
 
-def _partition(site: ProductSite, alone: bool, mesh: Any, arguments: Any, result: Any) -> Any:
+def _partition(site: Site, alone: bool, mesh: Any, arguments: Any, result: Any) -> Any:
     split, own = _agreed(site, alone, [*arguments, result])
     *operands, output = (NamedSharding(own, split.spec(dims)) for dims in site.dims())
     return own, partial(_on_one_device, site, split), output, tuple(operands)
 
 
-def _on_one_device(site: ProductSite, split: Split, *operands: Any) -> Any:
+def _on_one_device(site: Site, split: Split, *operands: Any) -> Any:
     with jax.sharding.use_abstract_mesh(FREE_MESH):
         return site.on_shard(split, *operands)
 
 
-def _infer(site: ProductSite, alone: bool, mesh: Any, arguments: Any, result: Any) -> Any:
+def _infer(site: Site, alone: bool, mesh: Any, arguments: Any, result: Any) -> Any:
     split, own = _agreed(site, alone, arguments)
     return NamedSharding(own, split.spec(site.dims()[-1]))
 
 
-def _agreed(site: ProductSite, alone: bool, arrays: Sequence[Any]) -> tuple[Split, Mesh]:
+def _agreed(site: Site, alone: bool, arrays: Sequence[Any]) -> tuple[Split, Mesh]:
     """Chooses one split of the space from the splits of its arrays, the result's first."""
     space = site.space
     whole = Split(space, ((),) * len(space), ())
@@ -131,7 +154,7 @@ def _agreed(site: ProductSite, alone: bool, arrays: Sequence[Any]) -> tuple[Spli
             used = [*itertools.chain(*found.axes)]
             wanted = sum(bool(row.any()) for row in given)
             if len(set(used)) == len(used) and sum(map(bool, found.axes)) == wanted:
-                kept = supported(found, alone=alone)
+                kept = site.supported(found, alone=alone)
                 if kept.axes[dim]:
                     part, split = given, found
     return split, mesh_of(devices, split)
@@ -142,13 +165,14 @@ def result_spec(a: Any, b: Any, params: ProductParams) -> tuple[Any, ...]:
     of_a, of_b = ((*partitions_of(x.sharding.spec), *(None,) * x.ndim)[: x.ndim] for x in (a, b))
     found = [x if x is not None else y for x, y in zip(of_a[:-2], of_b[:-2], strict=True)]
     for own in (of_a[-1 if params.transposed_a else -2], of_b[-2 if params.transposed_b else -1]):
-        names = set(_names(own))
-        is_free = not names & set(itertools.chain(*map(_names, found)))
+        names = set(names_of(own))
+        is_free = not names & set(itertools.chain(*map(names_of, found)))
         found.append(own if is_free else None)
     return tuple(found)
 
 
-def _names(entry: Any) -> tuple[str, ...]:
+def names_of(entry: Any) -> tuple[str, ...]:
+    """Returns the mesh axes in an entry of a PartitionSpec."""
     return () if entry is None else entry if isinstance(entry, tuple) else (entry,)
 
 
@@ -158,9 +182,9 @@ def on_explicit_axes(site: ProductSite, *operands: Any) -> Any:
     mesh = a.sharding.mesh if not a.sharding.mesh.empty else b.sharding.mesh
     spec = result_spec(a, b, site.params)
     k = _k_axes(a, b, site.params)
-    if set(k) & set(itertools.chain(*map(_names, spec))):
+    if set(k) & set(itertools.chain(*map(names_of, spec))):
         k = ()
-    axes = (*map(_names, spec), k)
+    axes = (*map(names_of, spec), k)
     typed = Split(site.space, axes, tuple(mesh.shape.items()))
     split = supported(typed)
     *operand_dims, result_dims = site.dims()
@@ -181,5 +205,5 @@ def on_explicit_axes(site: ProductSite, *operands: Any) -> Any:
 
 def _k_axes(a: Any, b: Any, params: ProductParams) -> tuple[str, ...]:
     of_a, of_b = ((*partitions_of(x.sharding.spec), *(None,) * x.ndim)[: x.ndim] for x in (a, b))
-    first = _names(of_a[-2 if params.transposed_a else -1])
-    return first or _names(of_b[-1 if params.transposed_b else -2])
+    first = names_of(of_a[-2 if params.transposed_a else -1])
+    return first or names_of(of_b[-1 if params.transposed_b else -2])

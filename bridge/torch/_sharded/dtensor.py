@@ -19,6 +19,7 @@ from bridge.ops.definition import Op, space_of
 from bridge.ops.splitting import dims_of, supported
 from bridge.torch._adapter.dispatcher import flattened, library, overloads, trimmed
 from bridge.torch._adapter.integers import seed_on_mesh
+from bridge.torch._sharded.convolutions import register_convolutions
 from bridge.torch._sharded.products import register_products
 from bridge.torch._sharded.rows import one_mesh, refuse_plain
 from bridge.torch._sharded.selections import register_selections
@@ -89,5 +90,6 @@ def _register(op: Op[Any], overload: Any) -> None:
 seed_on_mesh.append(_same_on_mesh)
 register_products()
 register_selections()
+register_convolutions()
 for (_name, *_), _overload in overloads.items():
     _register(OPS[_name], _overload)
