@@ -30,6 +30,7 @@ CPP = Path(__file__).resolve().parent.parent / "cpp"
 SOURCES = [
     "interpreter/interpreter.cu",
     "drivers/columns/column_sums.cu",
+    "convolution/convolution.cu",
     "embedding/embedding.cu",
     "selection/selection.cu",
     "hand_written/softmax.cu",
@@ -155,6 +156,10 @@ def readable(symbol: str) -> tuple[str, int | None]:
         kind = "" if rows[7] else " any alignment"
         name = f"{rows[1]} {dtype} {to}{kind}"
         return name, None if kind else size
+    tile = re.search(r"ConvolutionKernelI([df])Li(\d+)ELi(\d+)E", symbol)
+    if tile:
+        rows, cols = 16 * int(tile[2]), 16 * int(tile[3])
+        return f"convolution {DTYPES[tile[1]][0]}, tiles of {rows} x {cols}", None
     tile = re.search(r"TileKernelI([df])Li(\d+)ELi(\d+)ELb([01])E", symbol)
     if tile:
         rows, cols = 16 * int(tile[2]), 16 * int(tile[3])

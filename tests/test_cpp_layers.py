@@ -17,6 +17,7 @@ LAYERS = (
     ("program",),
     ("tiles",),
     ("products", "embedding", "selection", "generated"),
+    ("convolution",),
     ("interpreter",),
     ("hand_written",),
     ("bindings",),

@@ -60,6 +60,7 @@ int32_t bridge_selection_cuda(const void*, void* stream) {
   book += "run selection on " + std::to_string((uintptr_t)stream) + "\n";
   return 0;
 }
+OP(convolution, "")
 // skips_zeros and tensor_cores are behind dims, eight sizes, m, n and k.
 #define WORD(i) ((const int32_t*)((const int64_t*)call + 1 + 8 + 3))[i]
 OP(product, WORD(0) ? " without zeros" : WORD(1) ? " by tensor cores" : "")

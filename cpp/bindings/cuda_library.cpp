@@ -36,20 +36,23 @@ Loaded load() {
   }
   CudaLibrary& library = loaded.library;
   std::string* why = &loaded.why;
-  loaded.ok = find(handle, "bridge_program_cuda_workspace", &library.workspace, why) &&
-              find(handle, "bridge_program_cuda", &library.run, why) &&
-              find(handle, "bridge_product_cuda_workspace", &library.product_workspace, why) &&
-              find(handle, "bridge_product_cuda", &library.run_product, why) &&
-              find(handle, "bridge_embedding_gradient_cuda", &library.embedding, why) &&
-              find(handle, "bridge_selection_cuda", &library.selection, why) &&
-              find(handle, "bridge_cuda_last_error", &library.last_error, why) &&
-              find(handle, "bridge_cuda_device_count", &library.device_count, why) &&
-              find(handle, "bridge_cuda_archs", &library.archs, why) &&
-              find(handle, "bridge_cuda_preload", &library.preload, why) &&
-              find(handle, "bridge_cuda_arch", &library.arch, why) &&
-              find(handle, "bridge_program_cuda_add", &library.add_kernels, why) &&
-              find(handle, "bridge_program_cuda_added_calls", &library.added_calls, why) &&
-              find(handle, "bridge_program_cuda_forget", &library.forget_kernels, why);
+  loaded.ok =
+      find(handle, "bridge_program_cuda_workspace", &library.workspace, why) &&
+      find(handle, "bridge_program_cuda", &library.run, why) &&
+      find(handle, "bridge_product_cuda_workspace", &library.product_workspace, why) &&
+      find(handle, "bridge_product_cuda", &library.run_product, why) &&
+      find(handle, "bridge_convolution_cuda_workspace", &library.convolution_workspace, why) &&
+      find(handle, "bridge_convolution_cuda", &library.run_convolution, why) &&
+      find(handle, "bridge_embedding_gradient_cuda", &library.embedding, why) &&
+      find(handle, "bridge_selection_cuda", &library.selection, why) &&
+      find(handle, "bridge_cuda_last_error", &library.last_error, why) &&
+      find(handle, "bridge_cuda_device_count", &library.device_count, why) &&
+      find(handle, "bridge_cuda_archs", &library.archs, why) &&
+      find(handle, "bridge_cuda_preload", &library.preload, why) &&
+      find(handle, "bridge_cuda_arch", &library.arch, why) &&
+      find(handle, "bridge_program_cuda_add", &library.add_kernels, why) &&
+      find(handle, "bridge_program_cuda_added_calls", &library.added_calls, why) &&
+      find(handle, "bridge_program_cuda_forget", &library.forget_kernels, why);
   return loaded;
 }
 

@@ -2,6 +2,8 @@
 #ifndef BRIDGE_BINDINGS_CUDA_LIBRARY_H_
 #define BRIDGE_BINDINGS_CUDA_LIBRARY_H_
 
+#include <bridge/bridge.h>
+#include <bridge/convolution.h>
 #include <bridge/selection.h>
 
 #include <string>
@@ -13,6 +15,8 @@ struct CudaLibrary {
   decltype(&::bridge_program_cuda) run = nullptr;
   decltype(&::bridge_product_cuda_workspace) product_workspace = nullptr;
   decltype(&::bridge_product_cuda) run_product = nullptr;
+  decltype(&::bridge_convolution_cuda_workspace) convolution_workspace = nullptr;
+  decltype(&::bridge_convolution_cuda) run_convolution = nullptr;
   decltype(&::bridge_embedding_gradient_cuda) embedding = nullptr;
   decltype(&::bridge_selection_cuda) selection = nullptr;
   decltype(&::bridge_cuda_last_error) last_error = nullptr;

@@ -46,36 +46,25 @@ const bp::CudaLibrary& require_cuda() {
 
 nb::capsule target(void* handler) { return nb::capsule(handler, "xla._CUSTOM_CALL_TARGET"); }
 
-nb::dict ffi_handlers() {
+// The handlers of a target. Every stage "instantiate" on CUDA loads the kernels.
+nb::dict platforms_of(void* on_cpu, void* on_cuda) {
   nb::dict stages;
   stages["instantiate"] = target(bp::ffi_cuda_instantiate());
-  stages["execute"] = target(bp::ffi_cuda());
+  stages["execute"] = target(on_cuda);
   nb::dict platforms;
-  platforms["cpu"] = target(bp::ffi_cpu());
+  platforms["cpu"] = target(on_cpu);
   platforms["CUDA"] = stages;
+  return platforms;
+}
+
+nb::dict ffi_handlers() {
   nb::dict targets;
-  targets[bp::kFfiTarget] = platforms;
-  nb::dict products;
-  products["cpu"] = target(bp::ffi_product_cpu());
-  nb::dict product_stages;
-  product_stages["instantiate"] = target(bp::ffi_cuda_instantiate());
-  product_stages["execute"] = target(bp::ffi_product_cuda());
-  products["CUDA"] = product_stages;
-  targets[bp::kProductTarget] = products;
-  nb::dict embeddings;
-  embeddings["cpu"] = target(bp::ffi_embedding_cpu());
-  nb::dict embedding_stages;
-  embedding_stages["instantiate"] = target(bp::ffi_cuda_instantiate());
-  embedding_stages["execute"] = target(bp::ffi_embedding_cuda());
-  embeddings["CUDA"] = embedding_stages;
-  targets[bp::kEmbeddingTarget] = embeddings;
-  nb::dict selections;
-  selections["cpu"] = target(bp::ffi_selection_cpu());
-  nb::dict selection_stages;
-  selection_stages["instantiate"] = target(bp::ffi_cuda_instantiate());
-  selection_stages["execute"] = target(bp::ffi_selection_cuda());
-  selections["CUDA"] = selection_stages;
-  targets[bp::kSelectionTarget] = selections;
+  targets[bp::kFfiTarget] = platforms_of(bp::ffi_cpu(), bp::ffi_cuda());
+  targets[bp::kProductTarget] = platforms_of(bp::ffi_product_cpu(), bp::ffi_product_cuda());
+  targets[bp::kEmbeddingTarget] = platforms_of(bp::ffi_embedding_cpu(), bp::ffi_embedding_cuda());
+  targets[bp::kConvolutionTarget] =
+      platforms_of(bp::ffi_convolution_cpu(), bp::ffi_convolution_cuda());
+  targets[bp::kSelectionTarget] = platforms_of(bp::ffi_selection_cpu(), bp::ffi_selection_cuda());
   return targets;
 }
 

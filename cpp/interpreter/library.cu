@@ -1,6 +1,7 @@
 // The CUDA library's information about itself, and the loading of all its kernels.
 #include <cuda_runtime.h>
 
+#include "convolution/convolution_cuda.h"
 #include "cuda/driver.h"
 #include "cuda/last_error.h"
 #include "cuda/simt.h"
@@ -25,6 +26,7 @@ const char* load_all(int device) {
   if (error == nullptr) error = bridge::selection::load_kernels();
   if (error == nullptr) error = bridge::interpreter::load_hand_kernels();
   if (error == nullptr) error = bridge::products::load_product_kernels();
+  if (error == nullptr) error = bridge::convolution::load_convolution_kernels();
   if (error == nullptr) bridge::interpreter::verify_hand_kernels(device);
   cudaThreadExchangeStreamCaptureMode(&mode);
   return error;

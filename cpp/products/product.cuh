@@ -175,7 +175,7 @@ struct TileKernel {
                    unit % params.col_tiles * kTileCols);
   }
 
- private:
+ protected:
   template <int kCount>
   static constexpr int kRunOf =
       kCount < 16 / static_cast<int>(sizeof(Real)) ? kCount : 16 / static_cast<int>(sizeof(Real));
@@ -265,6 +265,27 @@ struct TileKernel {
     }
   }
 
+  // Adds the sum of a leaf to those that wait for it; if it is not the last, the sum waits.
+  static BRIDGE_DEVICE void end_leaf(const TileParams& params, int64_t leaf, bool is_last,
+                                     Real (&sums)[kRows][kCols]) {
+    int64_t level = 0;
+    for (; (leaf >> level & 1) != 0; ++level) add_waiting(waiting(params, level), sums);
+    ++leaf;
+    if (is_last) {
+      for (++level; leaf >> level != 0; ++level)
+        if ((leaf >> level & 1) != 0) add_waiting(waiting(params, level), sums);
+      return;
+    }
+    Real* const to = waiting(params, level);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kCols; ++j) to[(i * kCols + j) * kTileThreads] = sums[i][j];
+    }
+    fill(Real(-0.0), sums);
+  }
+
+ private:
   static BRIDGE_DEVICE void compute_tile(const Params& params, int64_t batch, int64_t row,
                                          int64_t col) {
     const bridge_product& call = params.call;
@@ -302,21 +323,7 @@ struct TileKernel {
         add_step<false>(step_a, step_b, rest, sums);
       const bool is_last = rest <= kStep;
       if (!is_last && (first + kStep) % kProductLeaf != 0) continue;
-      int64_t level = 0;
-      for (; (leaf >> level & 1) != 0; ++level) add_waiting(waiting(params, level), sums);
-      ++leaf;
-      if (is_last) {
-        for (++level; leaf >> level != 0; ++level)
-          if ((leaf >> level & 1) != 0) add_waiting(waiting(params, level), sums);
-      } else {
-        Real* const to = waiting(params, level);
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-          for (int j = 0; j < kCols; ++j) to[(i * kCols + j) * kTileThreads] = sums[i][j];
-        }
-        fill(Real(-0.0), sums);
-      }
+      end_leaf(params, leaf++, is_last, sums);
     }
     write(call, data_of(call.c, row, col),
           call.bias.data == nullptr ? nullptr : data_of(call.bias, 0, col), call.m - row,

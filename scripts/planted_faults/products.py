@@ -17,7 +17,7 @@ PRODUCTS = (
     ),
     Fault(
         "the chain of a tile starts from 0 in place of -0",
-        "cpp/products/product_kernel.cpp",
+        "cpp/products/tile_sum.h",
         "sums[i][v] = all_of(Real(-0.0));",
         "sums[i][v] = all_of(Real(0.0));",
         tests=f"{_ORDER}::test_signs_of_zeros",
@@ -31,14 +31,14 @@ PRODUCTS = (
     ),
     Fault(
         "the rest of a tree loses its first subtree",
-        "cpp/products/product_kernel.cpp",
+        "cpp/products/tile_sum.h",
         "for (++level; (leaf + 1) >> level != 0; ++level)",
         "for (++level; (leaf + 1) >> level > 1; ++level)",
         tests=_ORDER,
     ),
     Fault(
         "a product counts a term with the factor 0",
-        "cpp/products/product_kernel.cpp",
+        "cpp/products/tile_sum.h",
         "if (kSkipsZeros && a[i] == 0) continue;",
         "if (false && a[i] == 0) continue;",
         tests="tests/products/test_public.py::test_zeros_are_absent",

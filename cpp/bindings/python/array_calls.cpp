@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "bindings/calls/convolution_call.h"
 #include "bindings/calls/embedding_call.h"
 #include "bindings/calls/product_call.h"
 #include "bindings/calls/selection_call.h"
@@ -40,16 +41,24 @@ PyObject* refuse(const char* op, const CallError& error) {
   return nullptr;
 }
 
+// Returns run(workspace), with device memory of the tensor's device, or null if no byte is needed.
+template <class Run>
+PyObject* with_workspace(size_t bytes, PyObject* allocate, PyObject* like, const Run& run) {
+  Workspace workspace;
+  if (bytes > 0 && !workspace.allocate(nullptr, allocate, like, static_cast<int64_t>(bytes)))
+    return nullptr;
+  return run(workspace.data);
+}
+
 PyObject* run_product_on_cuda(const bridge_product& call, const Tensors<4>& tensors,
                               PyObject* allocate, PyObject* like) {
   const CudaLibrary* library = prepared_library(tensors.operands()[0].device_index);
   if (library == nullptr) return nullptr;
   const size_t bytes = library->product_workspace(&call);
-  Workspace workspace;
-  if (bytes > 0 && !workspace.allocate(nullptr, allocate, like, static_cast<int64_t>(bytes)))
-    return nullptr;
-  return outcome(library->run_product(&call, workspace.data, bytes, tensors.stream(0)),
-                 library->last_error());
+  return with_workspace(bytes, allocate, like, [&](void* workspace) {
+    return outcome(library->run_product(&call, workspace, bytes, tensors.stream(0)),
+                   library->last_error());
+  });
 }
 
 constexpr const char* kProduct =
@@ -148,6 +157,80 @@ PyObject* run_selection(PyObject*, PyObject* const* arguments, Py_ssize_t count)
                  bridge_last_error());
 }
 
+// Up to three numbers from a sequence of Python.
+struct ReadNumbers {
+  int64_t values[BRIDGE_CONVOLUTION_DIMS] = {};
+  size_t count = 0;
+
+  bool read(PyObject* sequence) {
+    const Py_ssize_t size = PySequence_Size(sequence);
+    if (size < 0) return false;
+    if (size > BRIDGE_CONVOLUTION_DIMS) {
+      PyErr_Format(PyExc_ValueError, "convolution: %zd spatial dimensions, expected 1 to %d", size,
+                   static_cast<int>(BRIDGE_CONVOLUTION_DIMS));
+      return false;
+    }
+    for (; count < static_cast<size_t>(size); ++count) {
+      PyObject* const item = PySequence_GetItem(sequence, static_cast<Py_ssize_t>(count));
+      if (item == nullptr) return false;
+      values[count] = PyLong_AsLongLong(item);
+      Py_DECREF(item);
+      if (values[count] == -1 && PyErr_Occurred()) return false;
+    }
+    return true;
+  }
+  Numbers numbers() const { return {values, count}; }
+};
+
+constexpr const char* kConvolution =
+    "run_convolution(kind, x, w, bias, y, stride, padding, dilation, groups, tensor_cores, "
+    "threads, "
+    "allocate)";
+
+// Writes y (kind 0), x (1) or w (2) of any DLPack tensors. `allocate(bytes, like)` makes a
+// workspace.
+PyObject* run_convolution(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 12) return PyErr_Format(PyExc_TypeError, "expected %s", kConvolution);
+  Tensors<4> tensors;
+  if (!tensors.read(arguments + 1, 4)) return nullptr;
+  ReadNumbers stride, padding, dilation;
+  if (!stride.read(arguments[5]) || !padding.read(arguments[6]) || !dilation.read(arguments[7]))
+    return nullptr;
+  const long kind = PyLong_AsLong(arguments[0]);
+  const long long groups = PyLong_AsLongLong(arguments[8]);
+  const int tensor_cores = PyObject_IsTrue(arguments[9]);
+  const long threads = PyLong_AsLong(arguments[10]);
+  if (PyErr_Occurred()) return nullptr;
+  const Operand* const operands = tensors.operands();
+  ConvolutionArguments given;
+  given.x = operands[0], given.w = operands[1], given.bias = operands[2], given.y = operands[3];
+  given.kind = static_cast<int32_t>(std::clamp(kind, -1L, 3L));
+  given.stride = stride.numbers();
+  given.padding = padding.numbers();
+  given.dilation = dilation.numbers();
+  given.groups = groups;
+  given.has_tensor_cores = tensor_cores != 0;
+  bridge_convolution call;
+  CallError error;
+  if (!bind_convolution(given, &call, &error)) return refuse("convolution", error);
+  if (operands[0].device == Device::cuda) {
+    const CudaLibrary* library = prepared_library(operands[0].device_index);
+    if (library == nullptr) return nullptr;
+    const size_t bytes = library->convolution_workspace(&call);
+    return with_workspace(bytes, arguments[11], arguments[1], [&](void* workspace) {
+      return outcome(library->run_convolution(&call, workspace, bytes, tensors.stream(0)),
+                     library->last_error());
+    });
+  }
+  double work = static_cast<double>(elements_of(operands[1]));
+  for (int32_t d = 0; d < BRIDGE_CONVOLUTION_DIMS; ++d) work *= static_cast<double>(call.out[d]);
+  return outcome(
+      on_threads(
+          work * static_cast<double>(call.images) >= kProductReleasesFrom, threads,
+          [&](const bridge_executor* executor) { return bridge_convolution_cpu(&call, executor); }),
+      bridge_last_error());
+}
+
 template <class Function>
 PyCFunction as_method(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
@@ -157,6 +240,7 @@ PyMethodDef kFunctions[] = {
     {"run_product", as_method(run_product), METH_FASTCALL, kProduct},
     {"run_embedding_gradient", as_method(run_embedding_gradient), METH_FASTCALL, kEmbedding},
     {"run_selection", as_method(run_selection), METH_FASTCALL, kSelection},
+    {"run_convolution", as_method(run_convolution), METH_FASTCALL, kConvolution},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -1,5 +1,5 @@
-// Ops that are no programs, on tensors from Python: matrix products, the gradient of embeddings and
-// the choice of columns.
+// Ops that are no programs, on tensors from Python: matrix products, convolutions, the gradient of
+// embeddings and the choice of columns.
 #ifndef BRIDGE_BINDINGS_PYTHON_ARRAY_CALLS_H_
 #define BRIDGE_BINDINGS_PYTHON_ARRAY_CALLS_H_
 
@@ -7,8 +7,8 @@
 
 namespace bridge::bindings {
 
-// Adds the functions run_product, run_embedding_gradient and run_selection to the module. Returns
-// false with a Python exception set.
+// Adds the functions run_product, run_convolution, run_embedding_gradient and run_selection.
+// Returns false with a Python exception set.
 bool add_array_calls(PyObject* module);
 
 }  // namespace bridge::bindings

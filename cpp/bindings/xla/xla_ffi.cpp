@@ -1,7 +1,6 @@
 #include "bindings/xla/xla_ffi.h"
 
 #include <cstddef>
-#include <new>
 #include <string>
 #include <utility>
 

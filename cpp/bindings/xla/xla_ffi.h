@@ -24,6 +24,11 @@ constexpr const char* kSelectionTarget = "bridge_selection";
 void* ffi_selection_cpu();
 void* ffi_selection_cuda();
 
+// The handlers of convolutions and their gradients.
+constexpr const char* kConvolutionTarget = "bridge_convolution";
+void* ffi_convolution_cpu();
+void* ffi_convolution_cuda();
+
 // A handler that takes any buffers and attributes and does nothing. The cost of its calls is XLA's
 // own part of every call; `bench` measures it.
 void* empty_handler();
