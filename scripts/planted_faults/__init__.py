@@ -9,6 +9,7 @@ from __future__ import annotations
 from .adapters import BIAS_DROPOUT_ADD, MANY_DEVICES, SHARED
 from .builds import BUILD
 from .choices import CHOICES
+from .convolutions import CONVOLUTIONS
 from .declared import DECLARED, MASKS, TABLES
 from .fault import Fault
 from .gelu_and_softmax import BIAS_GELU, SOFTMAX
@@ -27,6 +28,7 @@ FAULTS = (
     *TABLES,
     *MASKS,
     *PRODUCTS,
+    *CONVOLUTIONS,
     *EMBEDDINGS,
     *CHOICES,
     *ATTENTION,

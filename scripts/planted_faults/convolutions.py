@@ -1,0 +1,78 @@
+"""Faults of convolutions."""
+
+from __future__ import annotations
+
+from .fault import Fault
+
+_BITS = "tests/convolution/test_bits.py::test_the_bits_are_those_of_matmul"
+_EMULATED = "tests/convolution/test_emulated.py"
+
+CONVOLUTIONS = (
+    Fault(
+        "a convolution skips the last position of its kernel",
+        "cpp/convolution/views.h",
+        "all.positions[d] = call.kernel[d];",
+        "all.positions[d] = call.kernel[d] > 1 ? call.kernel[d] - 1 : call.kernel[d];",
+        tests=_BITS,
+    ),
+    Fault(
+        "the padding of a convolution is absent",
+        "cpp/convolution/views.h",
+        "all.start[d] = -call.padding[d];",
+        "all.start[d] = 0;",
+        tests=_BITS,
+    ),
+    Fault(
+        "channels are slower than positions in the sum of a convolution",
+        "cpp/convolution/views.h",
+        "return {{size[0], size[1], size[2], last}, "
+        "{stride[0], stride[1], stride[2], last_stride}};",
+        "return {{last, size[0], size[1], size[2]}, "
+        "{last_stride, stride[0], stride[1], stride[2]}};",
+        tests=_BITS,
+    ),
+    Fault(
+        "the last place of a row counts as outside of the array",
+        "cpp/convolution/patches.h",
+        "(size - coordinate + step - 1) / step : 0;",
+        "(size - coordinate - 1 + step - 1) / step : 0;",
+        tests=_BITS,
+    ),
+    Fault(
+        "a panel of a deep convolution ends one term early",
+        "cpp/convolution/convolution_kernel.cpp",
+        "const int64_t terms = smaller(all - first, kDeep);",
+        "const int64_t terms = smaller(all - first, kDeep - 1);",
+        tests=_BITS,
+        keyword="many or deep",
+    ),
+    Fault(
+        "a leaf of a depthwise convolution ends one term early",
+        "cpp/convolution/channelwise.h",
+        "const int64_t terms = smaller(all - first, kProductLeaf);",
+        "const int64_t terms = smaller(all - first, kProductLeaf - 1);",
+        tests="tests/convolution/test_bits.py",
+        keyword="depthwise",
+    ),
+    Fault(
+        "a place of the gradient towards an image takes the positions of its neighbour",
+        "cpp/convolution/views.h",
+        "const int64_t rest = number % classes, from = rest + call.padding[d];",
+        "const int64_t rest = number % classes, from = rest + 1 + call.padding[d];",
+        tests=_BITS,
+    ),
+    Fault(
+        "CUDA: a group of a convolution reads the weights of the first",
+        "cpp/convolution/tile.cuh",
+        "PanelB b(problem.b, group * params.steps.b,",
+        "PanelB b(problem.b, 0 * params.steps.b,",
+        tests=_EMULATED,
+    ),
+    Fault(
+        "CUDA: a place before the array is read",
+        "cpp/convolution/tile.cuh",
+        "is_inside = is_inside && place >= 0 && place < view_.size[d];",
+        "is_inside = is_inside && place >= -1 && place < view_.size[d];",
+        tests=_EMULATED,
+    ),
+)
