@@ -317,15 +317,6 @@ class ProgramBinding final : public InPlaceRule {
                        " dimensions that cannot be merged");
   }
 
-  static bool is_compact(const Operand& own) {
-    int64_t elements = 1;
-    for (int32_t d = own.ndim - 1; own.strides != nullptr && d >= 0; --d) {
-      if (own.shape[d] != 1 && own.strides[d] != elements) return false;
-      elements *= own.shape[d];
-    }
-    return true;
-  }
-
   // Returns true if an element of a mask serves several rows.
   bool repeats(const Operand& own) const {
     const int32_t shift = leading_ + 1 - own.ndim;

@@ -14,18 +14,6 @@ PyObject* kRecord;
 // Calls on fewer elements run in the calling thread, whatever the thread count.
 constexpr int64_t kFewElements = 1 << 14;
 
-// Returns true if an operand is row-major in memory, without gaps.
-bool is_compact(const Operand& operand) {
-  int64_t elements = 1;
-  for (int32_t i = operand.ndim - 1; i >= 0; --i) {
-    if (operand.shape[i] != 1 && operand.strides != nullptr && operand.strides[i] != elements) {
-      return false;
-    }
-    elements *= operand.shape[i];
-  }
-  return true;
-}
-
 // Returns true if the first operand is a scalar that the kernels would take for rows. For instance,
 // a bias added to a scalar is an error, and the kernels do not detect it. Programs check the roles
 // of the other operands.
