@@ -12,7 +12,8 @@ from bridge.lang import philox, roles
 from bridge.lang.dtypes import FLOATING
 from bridge.lang.errors import refuse
 from bridge.lang.program import COLUMNS, FULL
-from bridge.lang.unusable import ColumnSum, HalvesValue, Typed, Unusable
+from bridge.lang.refusals import Unusable
+from bridge.lang.returned import ColumnSum, HalvesValue, Typed
 from bridge.lang.values import Value, Visible, builder_of, shown
 
 __all__ = [

@@ -108,3 +108,23 @@ class NoNumber(Foreign):
         raise refuse("no ^ of values: write (a | b) & ~(a & b)")
 
     __rxor__ = __xor__
+
+
+class Unusable(Foreign):
+    """A value that allows no further operation; `instead` is the advice in its error message."""
+
+    instead = ""
+    __hash__ = object.__hash__
+
+    def refused(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise refuse(self.instead)
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __float__ = refused
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = refused
+    __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __neg__ = __abs__ = __invert__ = refused
+    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __rand__ = __or__ = __ror__ = refused
+    __eq__ = __ne__ = __bool__ = __len__ = __getitem__ = refused  # type: ignore[assignment]
+    __array_ufunc__ = refused
+
+    def _instead_of(self, name: str) -> str:
+        return self.instead

@@ -16,7 +16,8 @@ from bridge.lang import roles
 from bridge.lang.errors import DeclarationError
 from bridge.lang.limits import check_arrays
 from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, pruned
-from bridge.lang.unusable import ColumnSum, HalvesValue, Typed, Unusable
+from bridge.lang.refusals import Unusable
+from bridge.lang.returned import ColumnSum, HalvesValue, Typed
 from bridge.lang.values import Builder, Value, Visible, shown, while_active
 
 # Keyword arguments of `op.compile` and `bridge.check`, not available as static parameters.

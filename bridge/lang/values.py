@@ -13,8 +13,7 @@ import numpy as np
 
 from bridge.lang.errors import DeclarationError, refuse
 from bridge.lang.program import COLUMNS, FULL, REDUCTIONS, ROWS, Node, constant_of
-from bridge.lang.refusals import NoNumber
-from bridge.lang.unusable import Unusable
+from bridge.lang.refusals import NoNumber, Unusable
 
 COMPARISONS = frozenset({"lt", "le", "eq", "ne"})
 _MOST_BITS = 1023  # of a whole number that always fits float64

@@ -51,9 +51,9 @@ def shares(scores: bl.Full, *, normalize: bool = True, scale: float = 1.0):
 @named(ROUTER)
 def balance(counts: bl.Full, sums: bl.Full, *, k: int = 1):
     """Returns E·Σ f·P for the numbers of choices and the sums of probabilities of E experts."""
-    counts = bl.stop_gradient(counts)
-    total = bl.maximum(bl.sum(counts), 1.0)
-    return (bl.columns() * 1.0) * bl.sum((counts / total) * (sums * (1.0 * k) / total))
+    fixed = bl.stop_gradient(counts)
+    total = bl.maximum(bl.sum(fixed), 1.0)
+    return (bl.columns() * 1.0) * bl.sum((fixed / total) * (sums * (1.0 * k) / total))
 
 
 @declared()

@@ -15,8 +15,8 @@ from bridge.lang.derivatives.modes import kept_operands, replayed, vjp
 from bridge.lang.errors import DeclarationError
 from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, pruned
 from bridge.lang.reference import evaluate
+from bridge.lang.returned import HalvesValue
 from bridge.lang.rewriting import result_of, rewritten
-from bridge.lang.unusable import HalvesValue
 from bridge.lang.values import Builder, Value, while_active
 
 Rule = Callable[..., Any]

@@ -1,36 +1,12 @@
-"""Values that allow no further operation: pairs of values in one array, and forms of results."""
+"""Values that can only be taken apart or returned: two in one array, and forms of results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
 
 from bridge.lang import roles
-from bridge.lang.errors import refuse
-from bridge.lang.refusals import Foreign
-
-if TYPE_CHECKING:
-    from bridge.lang.values import Value
-
-
-class Unusable(Foreign):
-    """A value that allows no further operation; `instead` is the advice in its error message."""
-
-    instead = ""
-    __hash__ = object.__hash__
-
-    def refused(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise refuse(self.instead)
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __float__ = refused
-    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = refused
-    __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __neg__ = __abs__ = __invert__ = refused
-    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __rand__ = __or__ = __ror__ = refused
-    __eq__ = __ne__ = __bool__ = __len__ = __getitem__ = refused  # type: ignore[assignment]
-    __array_ufunc__ = refused
-
-    def _instead_of(self, name: str) -> str:
-        return self.instead
+from bridge.lang.refusals import Unusable
+from bridge.lang.values import Value
 
 
 class HalvesValue(Unusable):
