@@ -16,7 +16,7 @@ from pathlib import Path
 # The tools and this folder are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.figures import code, exchanges, proofs, speed
+from scripts.figures import code, exchanges, models, proofs, speed
 from scripts.figures.exchanges import GATHERS
 from scripts.figures.records import ROOT
 
@@ -26,6 +26,7 @@ CATALOGUE = [
 SINKS = ("scaled_softmax sink", "scaled_masked_softmax sink")
 PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/speed.md", "figures", speed.figures),
+    ("docs/speed.md", "models", models.of_models),
     ("docs/architecture.md", "by hand", code.by_hand),
     ("docs/architecture.md", "code lines", code.code_lines),
     ("docs/numerics.md", "accuracy", proofs.accuracy),

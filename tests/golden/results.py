@@ -13,6 +13,7 @@ from tests.cases import BiasDropoutAdd, BiasGelu, Case, Inputs, Softmax
 from tests.frameworks import DTYPES, FORMS
 from tests.golden.catalogue import CATALOGUE, Declared
 from tests.golden.invariant import INVARIANT, Own
+from tests.golden.model import MODEL, Finite, Special, Steps
 from tests.golden.products import LinearCrossEntropy
 
 BITS = Path(__file__).with_name("bits.json")
@@ -43,6 +44,7 @@ CASES: tuple[Case, ...] = (
     LinearCrossEntropy((17, 9)),
     LinearCrossEntropy((4, 1300)),
     *INVARIANT,
+    *MODEL,
 )
 # Dtypes of x and bias, and of a residual if there is one.
 _MIXES = (
@@ -58,6 +60,9 @@ def dtypes_of(case: Case) -> list[tuple[str, ...]]:
     count = len(case.argument_shapes())
     if isinstance(case, LinearCrossEntropy | Own):  # which takes one dtype
         return own
+    if isinstance(case, Finite):
+        mixed = ("bfloat16", "float32", "float16")[:count]
+        return [*own, mixed] if case.mixes and count > 1 else own
     if isinstance(case, Declared):  # three dtypes, and one mix of some
         mix = ("bfloat16", "float32", "bfloat16", "float16")
         return own[1:] if count == 1 else [*own[1:], mix[:count]]
@@ -87,7 +92,8 @@ _SPECIAL = (0.0, -0.0, np.inf, 1e-40, -np.inf, -1e-310, np.nan, 5.9e-8, -0.7518,
 
 def inputs_of(case: Case, dtypes: tuple[str, ...]) -> Inputs:
     inputs = case.draw(_Numbers(), *dtypes)  # type: ignore[arg-type]
-    if isinstance(case, LinearCrossEntropy):
+    is_finite = isinstance(case, Finite) and not isinstance(case, Special)
+    if is_finite or isinstance(case, LinearCrossEntropy):
         return inputs
     # Directions of second derivatives have none, because XLA's own additions flush subnormal
     # numbers.
@@ -100,7 +106,12 @@ def inputs_of(case: Case, dtypes: tuple[str, ...]) -> Inputs:
 
 
 def hashes(framework: Any, case: Case, inputs: Inputs) -> list[str]:
-    """Returns hashes of the value, and the first and second derivatives, in both modes."""
+    """Returns hashes of the value, and the first and second derivatives, in both modes.
+
+    Steps of an optimizer have a value alone.
+    """
+    if isinstance(case, Steps):
+        return [_hash([framework.call(case.function(framework), *inputs.arguments)])]
     found = framework.everything(
         case.function(framework),
         inputs.arguments,

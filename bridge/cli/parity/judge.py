@@ -39,7 +39,7 @@ BOUNDS_IN_WORDS = (
     "gradients of its factors may be off by one more smallest number of their dtype. Products, "
     "attention, embedding, losses by bridge's products and optimizers have bounds of an error "
     "analysis: the roundings of the contract one after the other, a sum's relative to the sum of "
-    "the absolute values of its terms; a result in 16 bits must be a rounding of a number within "
+    "the absolute values of its terms; a result in 16 bits must be the rounding of a number within "
     "them."
 )
 
