@@ -15,9 +15,10 @@ namespace {
 constexpr int kMostStripRows = 8;
 constexpr int64_t kStripBytes = 16 << 10;  // of the running sums, which stay in the nearest cache
 
+// Whole vectors, as the sums of a row end where those of the next begin.
 template <class Real>
 int64_t strip_cols(int64_t rows) {
-  return kStripBytes / static_cast<int64_t>(sizeof(Real)) / rows;
+  return kStripBytes / kVectorBytes / rows * kLanes<Real>;
 }
 
 template <class Real, class T>

@@ -30,6 +30,13 @@ PRODUCTS = (
         tests=_ORDER,
     ),
     Fault(
+        "a strip of columns ends within a vector",
+        "cpp/products/strips.h",
+        "return kStripBytes / kVectorBytes / rows * kLanes<Real>;",
+        "return kStripBytes / kVectorBytes * kLanes<Real> / rows;",
+        tests=f"{_ORDER}::test_few_rows_and_more_columns_than_a_strip",
+    ),
+    Fault(
         "the rest of a tree loses its first subtree",
         "cpp/products/tile_sum.h",
         "for (++level; (leaf + 1) >> level != 0; ++level)",

@@ -67,6 +67,11 @@ int main(int count, char** arguments) {
       const bridge_executor executor = bridge_pool(1 + static_cast<int32_t>(pick(3)));
       check_one(sizes[pick(17)], sizes[pick(17)], depths[pick(19)], &executor, *isa);
     }
+    // Few rows, and more columns than a strip has.
+    for (int64_t rows = 1; rows <= 8; ++rows) {
+      const bridge_executor executor = bridge_pool(1 + static_cast<int32_t>(pick(3)));
+      check_one(rows, 4200 / rows + pick(40), 1 + pick(4), &executor, *isa);
+    }
     // Several regions; a plain evaluation of so many elements takes seconds.
     if (isa != bridge_cpu_isas()) continue;
     const bridge_executor executor = bridge_pool(3);

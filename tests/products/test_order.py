@@ -59,3 +59,15 @@ def test_signs_of_zeros() -> None:
     none = product(a[:, :0], torch.ones(0, 20), None, ProductParams("float32"))
     assert not torch.signbit(none).any()
     assert not none.any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m", range(1, 9))
+def test_few_rows_and_more_columns_than_a_strip(
+    m: int, dtype: str, rng: np.random.Generator
+) -> None:
+    """The product of few rows reads strips of columns; the sums of its rows stay apart."""
+    a, b = numbers(rng, m, 5), numbers(rng, 5, 4500 // m)
+    left, right = (torch.tensor(each, dtype=getattr(torch, dtype)) for each in (a, b))
+    ours = product(left, right, None, ProductParams(dtype)).numpy()
+    assert np.array_equal(ours, summed(a, b) if dtype == "float32" else a @ b)
