@@ -308,3 +308,23 @@ def embedding(place: Place) -> None:
     on_all = distribute_tensor(weight, mesh, [Replicate()])
     with raises(TypeError, "ids is a plain tensor and weight a DTensor"):
         bt.embedding(ids, on_all)
+
+
+def selections(place: Place) -> None:
+    """Rows that are split stay where they are, and columns are gathered; gradients follow."""
+    mesh = _mesh(place, (place.world_size,))
+    x = numbers(0, (8, 12)).round()  # many equal numbers
+    expected = bt.top_k(x, 3)
+    tokens = bt.seeded_sample(x, 3, 5)
+    for placement in (Shard(0), Shard(1), Replicate()):
+        spread = distribute_tensor(x, mesh, [placement]).requires_grad_()
+        values, columns = bt.top_k(spread, 3)
+        drawn = bt.seeded_sample(spread, 3, 5)
+        own = placement if placement == Shard(0) else Replicate()
+        for found, wanted in ((values, expected[0]), (columns, expected[1]), (drawn, tokens)):
+            assert found.placements == (own,)
+            assert torch.equal(whole(found.detach()), wanted)
+        (gradient,) = torch.autograd.grad(values.sum(), spread)
+        assert torch.equal(whole(gradient), torch.zeros_like(x).scatter(-1, expected[1], 1.0))
+    with raises(TypeError, "an argument is a DTensor, expected plain tensors"):
+        bt.moe_router(spread, 2)

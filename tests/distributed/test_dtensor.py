@@ -70,6 +70,7 @@ def test_communication(processes: Any, world_size: int) -> None:
         "errors",
         "compiled",
         "embedding",
+        "selections",
     ],
 )
 def test_dtensor(processes: Any, check: str, world_size: int) -> None:
