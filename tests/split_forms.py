@@ -134,6 +134,9 @@ FORMS = {
     "policy_loss, none": Form(
         lambda ops, *a: ops.policy_loss(*a, reduction="none"), ("x", "x", "number a row")
     ),
+    "preference_loss, none": Form(
+        lambda ops, *a: ops.preference_loss(*a, reduction="none"), ("x", "x")
+    ),
     "linear_cross_entropy": Form(
         lambda ops, hidden, weight, labels: ops.linear_cross_entropy(hidden, weight, labels),
         ("hidden", "vocabulary", "label"),

@@ -585,6 +585,7 @@ COMPARED = {
             _of_logits(_cross_entropy), _of_logits(lambda p: -_token_log_probs_in_jax(p))
         ),
         *OPTIMIZERS,
+        *post_training.OF_LAYERS,
     )
 }
 

@@ -70,6 +70,45 @@ def _policy_loss(p: Operands) -> Any:
     return -jnp.minimum(ours, clipped)
 
 
+def _log_one_plus_exp(x: Any) -> Any:
+    """Returns the softplus, whose derivatives are finite, in either framework."""
+    if hasattr(x, "log_softmax"):
+        import torch
+
+        return torch.nn.functional.softplus(x, threshold=1e9)
+    import jax
+
+    return jax.nn.softplus(x)
+
+
+def _preference_loss(p: Operands) -> Any:
+    away = (p["x"] - p["ref_chosen"]) - (p["rejected"] - p["ref_rejected"])
+    return _log_one_plus_exp(-0.5 * away)
+
+
+def _of_layer(function: Callable[[Any, Any], Any]) -> Callable[[Operands], Any]:
+    """Returns function(log_probs, labels) of a linear layer's logits."""
+    return lambda p: function(_log_probs(p["x"] @ p["weight"].T + p["bias"]), p["labels"])
+
+
+def _sum(x: Any, y: Any) -> Any:
+    return x + y
+
+
+def _numbers_of_rows(log_p: Any, labels: Any) -> Any:
+    entropy = -(_exp(log_p) * log_p).sum(-1)
+    if hasattr(log_p, "log_softmax"):
+        return log_p.gather(-1, labels.long()[..., None])[..., 0] + entropy
+    import jax.numpy as jnp
+
+    return jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0] + entropy
+
+
+def _of_layers(p: Operands) -> Any:
+    log_p, log_q = (_log_probs(p[x] @ p[w].T) for x, w in (("x", "weight"), ("q", "q_weight")))
+    return _kl_div(log_p, log_q)
+
+
 def _divergence(name: str, plain: Callable[[Any, Any], Any]) -> Entry:
     def run(p: Operands) -> Any:
         return plain(_log_probs(p["x"]), _log_probs(p["q"]))
@@ -99,5 +138,41 @@ ENTRIES = (
         lambda ops, p: ops.policy_loss(p["x"], p["old"], p["advantages"], reduction="none"),
         _policy_loss,
         _policy_loss,
+    ),
+    Entry(
+        "preference_loss",
+        {"x": "full", "rejected": "full", "ref_chosen": "full", "ref_rejected": "full"},
+        ("full",),
+        lambda ops, p: ops.preference_loss(
+            p["x"], p["rejected"], p["ref_chosen"], p["ref_rejected"], beta=0.5, reduction="none"
+        ),
+        _preference_loss,
+        _preference_loss,
+    ),
+)
+
+# Their matrix products are bridge's own, and exact here.
+OF_LAYERS = (
+    Entry(
+        "linear_token_log_probs",
+        {"x": "hidden", "weight": "projection", "labels": "label", "bias": "offset"},
+        ("per row",),
+        lambda ops, p: _sum(
+            *ops.linear_token_log_probs(
+                p["x"], p["weight"], p["labels"], bias=p["bias"], bits="portable"
+            )
+        ),
+        _of_layer(_numbers_of_rows),
+        _of_layer(_numbers_of_rows),
+    ),
+    Entry(
+        "linear_divergence",
+        {"x": "hidden", "weight": "projection", "q": "hidden", "q_weight": "projection"},
+        ("per row",),
+        lambda ops, p: ops.linear_divergence(
+            p["x"], p["weight"], p["q"], p["q_weight"], bits="portable"
+        ),
+        _of_layers,
+        _of_layers,
     ),
 )

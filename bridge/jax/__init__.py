@@ -32,7 +32,12 @@ from bridge.jax._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.jax._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.jax._ops.norms import layer_norm, rms_norm
 from bridge.jax._ops.post_training.divergences import entropy, js_div, kl_div, tv_distance
+from bridge.jax._ops.post_training.linear_numbers import (
+    linear_divergence,
+    linear_token_log_probs,
+)
 from bridge.jax._ops.post_training.policy_loss import policy_loss
+from bridge.jax._ops.post_training.preference_loss import preference_loss
 from bridge.jax._ops.products import linear, matmul
 from bridge.jax._ops.rotary import rms_norm_rotary, rotary
 from bridge.jax._ops.softmax import (
@@ -77,6 +82,8 @@ __all__ = [
     "layer_norm",
     "linear",
     "linear_cross_entropy",
+    "linear_divergence",
+    "linear_token_log_probs",
     "log_softmax",
     "logsumexp",
     "make_viewless",
@@ -87,6 +94,7 @@ __all__ = [
     "moe_router",
     "policy_loss",
     "poly_norm",
+    "preference_loss",
     "record",
     "reglu",
     "rms_norm",

@@ -21,9 +21,11 @@ class Functions(Protocol):
 
     Attributes:
       is_unrolled: each chunk may have sizes of its own, because a loop of Python runs them.
+      has_trees: sums over chunks are binary trees, as bridge's products need them.
     """
 
     is_unrolled: bool
+    has_trees: bool
 
     def product(self, a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
         """Returns a matrix product."""
@@ -184,15 +186,16 @@ class SumOfChunks:
 
     Args:
       add: add(one, other) returns the sum of two parts.
+      is_tree: False to add one part after the other: then only one sum exists at a time.
     """
 
-    def __init__(self, add: Callable[[Any, Any], Any]) -> None:
-        self._add = add
+    def __init__(self, add: Callable[[Any, Any], Any], is_tree: bool = True) -> None:
+        self._add, self._is_tree = add, is_tree
         self._waiting: tuple[tuple[int, Any], ...] = ()
 
     def push(self, part: Any, count: int) -> None:
         """Adds the sum of the next `count` chunks."""
-        while self._waiting and self._waiting[-1][0] == count:
+        while self._waiting and (not self._is_tree or self._waiting[-1][0] == count):
             *before, (_, left) = self._waiting
             self._waiting = tuple(before)
             part = self._add(left, part)

@@ -24,21 +24,26 @@ def chunk_rows(chunk: int | None, rows: int, features: int, columns: int) -> int
 
 def check_shapes(
     function: str,
-    labels: Sequence[int],
+    labels: Sequence[int] | None,
     hidden: Sequence[int],
     weight: Sequence[int],
     bias: Sequence[int] | None = None,
+    prefix: str = "",
 ) -> None:
-    """Raises ValueError for shapes that do not fit."""
+    """Raises ValueError for shapes that do not fit.
+
+    Args:
+      prefix: begins the names of hidden, weight and bias.
+    """
     if len(hidden) == 0:
-        raise ValueError(f"{function}: hidden is 0-dimensional, expected [..., features]")
+        raise ValueError(f"{function}: {prefix}hidden is 0-dimensional, expected [..., features]")
     if len(weight) != 2 or weight[1] != hidden[-1]:
         raise ValueError(
-            f"{function}: weight has shape {list(weight)}, expected [columns, {hidden[-1]}]"
+            f"{function}: {prefix}weight has shape {list(weight)}, expected [columns, {hidden[-1]}]"
         )
     for name, shape, expected in (
         ("labels", labels, hidden[:-1]),
-        ("bias", bias, weight[:1]),
+        (f"{prefix}bias", bias, weight[:1]),
     ):
         if shape is not None and shape != expected:
             raise ValueError(
@@ -46,19 +51,19 @@ def check_shapes(
             )
 
 
-def check_dtypes(function: str, floating: dict[str, str], labels: str) -> None:
-    """Raises TypeError for dtypes that differ or are not supported."""
-    first = floating["hidden"]
+def check_dtypes(function: str, floating: dict[str, str], labels: str | None) -> None:
+    """Raises TypeError for dtypes that differ or are not supported; the first is that of hidden."""
+    name, first = next(iter(floating.items()))
     if first not in FLOATING:
         raise TypeError(
-            f"{function}: hidden has dtype {first}, expected one of {', '.join(FLOATING)}"
+            f"{function}: {name} has dtype {first}, expected one of {', '.join(FLOATING)}"
         )
-    for name, dtype in floating.items():
+    for each, dtype in floating.items():
         if dtype != first:
             raise TypeError(
-                f"{function}: {name} has dtype {dtype}, expected {first}, that of hidden"
+                f"{function}: {each} has dtype {dtype}, expected {first}, that of {name}"
             )
-    if labels not in INTEGERS:
+    if labels is not None and labels not in INTEGERS:
         raise TypeError(
             f"{function}: labels has dtype {labels}, expected one of {', '.join(INTEGERS)}"
         )

@@ -54,7 +54,12 @@ from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
 from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm
 from bridge.torch._ops.norms import layer_norm, rms_norm
 from bridge.torch._ops.post_training.divergences import entropy, js_div, kl_div, tv_distance
+from bridge.torch._ops.post_training.linear_numbers import (
+    linear_divergence,
+    linear_token_log_probs,
+)
 from bridge.torch._ops.post_training.policy_loss import policy_loss
+from bridge.torch._ops.post_training.preference_loss import preference_loss
 from bridge.torch._ops.product_modules import Linear
 from bridge.torch._ops.products import linear, matmul
 from bridge.torch._ops.rotary import rms_norm_rotary, rotary
@@ -139,6 +144,8 @@ __all__ = [
     "layer_norm",
     "linear",
     "linear_cross_entropy",
+    "linear_divergence",
+    "linear_token_log_probs",
     "log_softmax",
     "logsumexp",
     "make_viewless_tensor",
@@ -149,6 +156,7 @@ __all__ = [
     "moe_router",
     "policy_loss",
     "poly_norm",
+    "preference_loss",
     "reglu",
     "rms_norm",
     "rms_norm_rotary",

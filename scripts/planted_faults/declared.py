@@ -8,6 +8,8 @@ _DECLARED = "tests/declared/test_transforms.py"
 _LONG_ROWS = "tests/generated/test_long_rows.py::test_any_number_of_threads"
 _LARGEST = "tests/generated/test_bits.py::test_what_equals_the_largest_of_a_row"
 
+_POST_TRAINING = "bridge/catalogue/post_training"
+
 DECLARED = (
     Fault(
         "visible: a hidden column counts as 0 in a sum of -0",
@@ -22,6 +24,46 @@ DECLARED = (
         "[shown(v, 0.0) if isinstance(v, Visible)",
         "[v if isinstance(v, Visible)",
         tests="tests/declared/test_visible.py::test_gradients_of_hidden_elements_are_zero",
+    ),
+    Fault(
+        "policy_loss: both limits of the clip range are the low one",
+        f"{_POST_TRAINING}/policy_loss.py",
+        "bl.minimum(bl.maximum(ratio, 1.0 - low), 1.0 + high)",
+        "bl.minimum(bl.maximum(ratio, 1.0 - low), 1.0 + low)",
+        tests="tests/catalogue/test_policy_loss.py::test_values_and_gradients",
+        keyword="grpo and float64",
+    ),
+    Fault(
+        "policy_loss: numbers of hidden tokens reach the ratio of a sequence",
+        f"{_POST_TRAINING}/policy_loss.py",
+        "change = log_probs - seen(old)",
+        "change = log_probs - old",
+        tests="tests/catalogue/test_policy_loss.py::test_numbers_of_hidden_tokens_do_not_matter",
+        keyword="gspo",
+    ),
+    Fault(
+        "preference_loss: the baseline of KTO has a gradient",
+        f"{_POST_TRAINING}/preference_loss.py",
+        "bl.stop_gradient(baseline)",
+        "baseline",
+        tests="tests/catalogue/test_preference_loss.py::test_values_and_gradients",
+        keyword="kto and float64",
+    ),
+    Fault(
+        "preference_loss: label smoothing takes nothing of the loss of the right order",
+        f"{_POST_TRAINING}/preference_loss.py",
+        "loss = (1.0 - smoothing) * loss + smoothing",
+        "loss = loss + smoothing",
+        tests="tests/catalogue/test_preference_loss.py::test_values_and_gradients",
+        keyword="cpo and float64",
+    ),
+    Fault(
+        "linear_token_log_probs: the gradient of the entropy lacks the entropy",
+        f"{_POST_TRAINING}/linear_numbers.py",
+        "divergences.weighted(p, log_p + h)",
+        "divergences.weighted(p, log_p)",
+        tests="tests/catalogue/test_linear_numbers.py::test_values_and_gradients",
+        keyword="log_probs and float64",
     ),
     Fault(
         "kl_div: a column without p adds nothing",

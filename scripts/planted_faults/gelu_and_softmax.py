@@ -14,7 +14,7 @@ _JACOBIAN_LINE = """\
 """
 _SOFTMAX_RULES = "bridge/catalogue/softmax.py"
 _SOFTMAX_PROGRAMS = "bridge/catalogue/softmax_programs.py"
-_LINEAR_LOSSES = "bridge/catalogue/linear_cross_entropy.py"
+_LINEAR_LOSSES = "bridge/catalogue/linear_rows.py"
 _LOSSES_IN_CHUNKS = "tests/catalogue/test_portable_linear_cross_entropy.py::test_many_chunks"
 
 BIAS_GELU = (
@@ -331,7 +331,7 @@ SOFTMAX = (
     Fault(
         "linear_cross_entropy: the chunk's sums are rounded before they are added",
         _LINEAR_LOSSES,
-        "return self.dtype if is_whole else _wide(self.dtype)",
+        "return self.dtype if is_whole else wide(self.dtype)",
         "return self.dtype",
         tests=_LOSSES_IN_CHUNKS,
         keyword="bfloat16",
@@ -339,8 +339,8 @@ SOFTMAX = (
     Fault(
         "linear_cross_entropy: the bias is added after the rounding",
         _LINEAR_LOSSES,
-        "(self._functions.product(hidden, weight, bias, params), labels)",
-        "(self._functions.product(hidden, weight, None, params) + bias[..., None, :], labels)",
+        "functions.product(hidden[-1], weight, bias, params)",
+        "functions.product(hidden[-1], weight, None, params) + bias[..., None, :]",
         tests=_LOSSES_IN_CHUNKS,
         keyword="bfloat16",
     ),

@@ -161,6 +161,21 @@ def _cases(shape: tuple[int, ...]) -> list[Declared]:
             (),
             True,
         ),
+        Declared(
+            "preference_loss",
+            lambda o, *a: o.preference_loss(
+                *a, label_smoothing=0.1, margin=0.3, nll_weight=0.5, reduction="none"
+            ),
+            (shape, shape, shape, shape),
+            shape,
+        ),
+        Declared(
+            "preference_loss orpo",
+            lambda o, c, r: o.preference_loss(c, r, kind="orpo"),
+            (shape, shape),
+            (),
+            True,
+        ),
         LikeFirst(
             "scaled_softmax with sink",
             lambda o, x, s: o.scaled_softmax(x, 0.3, sink=s),

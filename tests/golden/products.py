@@ -1,4 +1,4 @@
-"""Cases of linear_cross_entropy, whose matrix products are the framework's own, and exact here."""
+"""Cases of functions of a linear layer's logits, whose matrix products are exact here."""
 
 from __future__ import annotations
 
@@ -59,3 +59,41 @@ class LinearCrossEntropy(Case):
 
     def compared(self, result: Any) -> Any:
         return result + result.dtype.type(0)  # a sum of zeros may have either sign
+
+
+class LinearTokenLogProbs(LinearCrossEntropy):
+    """The sum of log-probability and entropy of each row."""
+
+    def __str__(self) -> str:
+        return f"linear_token_log_probs {list(self.space)}"
+
+    def function(self, framework: Any) -> Callable[..., Any]:
+        rows, columns = self.space
+        labels = framework.array(np.arange(rows) * 7 % columns)
+
+        def run(hidden: Any, weight: Any) -> Any:
+            log_probs, entropy = framework.ops.linear_token_log_probs(
+                hidden, weight, labels, temperature=1.5, bits="portable"
+            )
+            return log_probs + entropy
+
+        return run
+
+
+class LinearDivergence(LinearCrossEntropy):
+    """The Jensen-Shannon divergence from logits of a constant layer."""
+
+    def __str__(self) -> str:
+        return f"linear_divergence {list(self.space)}"
+
+    def function(self, framework: Any) -> Callable[..., Any]:
+        ones = [np.ones(shape_of(role, self.space)) for role in FACTORS]
+
+        def run(hidden: Any, weight: Any) -> Any:
+            kind = str(hidden.dtype).removeprefix("torch.")
+            constant = [framework.array(x.astype(numpy_dtype(kind))) for x in ones]
+            return framework.ops.linear_divergence(
+                hidden, weight, *constant, kind="js", beta=0.3, bits="portable"
+            )
+
+        return run

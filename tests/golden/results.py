@@ -14,7 +14,7 @@ from tests.frameworks import DTYPES, FORMS
 from tests.golden.catalogue import CATALOGUE, Declared
 from tests.golden.invariant import INVARIANT, Own
 from tests.golden.model import MODEL, Finite, Special, Steps
-from tests.golden.products import LinearCrossEntropy
+from tests.golden.products import LinearCrossEntropy, LinearDivergence, LinearTokenLogProbs
 
 BITS = Path(__file__).with_name("bits.json")
 
@@ -43,6 +43,8 @@ CASES: tuple[Case, ...] = (
     LinearCrossEntropy((5, 3)),
     LinearCrossEntropy((17, 9)),
     LinearCrossEntropy((4, 1300)),
+    LinearTokenLogProbs((17, 9)),
+    LinearDivergence((17, 9)),
     *INVARIANT,
     *MODEL,
 )

@@ -37,6 +37,7 @@ STANDS_FOR = {"glu": {"glu", "swiglu", "geglu", "reglu"}}
 STANDS_FOR["a softmax"] = {"scaled_softmax", "scaled_masked_softmax", "scaled_causal_softmax"}
 # Ops whose splits have tests and pages of their own.
 WITH_PAGES = {"attention", "dot_general", "embedding", "linear", "matmul"}
+WITH_PAGES |= {"linear_divergence", "linear_token_log_probs"}
 # Functions that only move arrays, or read them.
 NO_OPS = {"all_gather", "invariant", "make_viewless", "record", "from_torch", "torch_errors"}
 

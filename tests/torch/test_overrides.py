@@ -95,6 +95,16 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.policy_loss(x, x, x[:, 0], kind="sapo"),
         lambda x, b: bt.policy_loss(x, x, x, x > 0, ref_log_probs=x, kl=0.1, reduction="none"),
     ),
+    "preference_loss": (
+        lambda x, b: bt.preference_loss(x, x, kind="simpo", margin=0.5),
+        lambda x, b: bt.preference_loss(x, None, x, kind="kto", desirable=x > 0, baseline=b[0]),
+    ),
+    "linear_token_log_probs": (
+        lambda x, b: bt.linear_token_log_probs(x, x, torch.arange(4), bias=b[:4], chunk=3),
+    ),
+    "linear_divergence": (
+        lambda x, b: bt.linear_divergence(x, x, x, x, q_bias=b[:4], kind="tv", bits="portable"),
+    ),
     "cross_entropy": (
         lambda x, b: bt.cross_entropy(x, torch.arange(4), reduction="none", z_loss=0.1),
         lambda x, b: bt.cross_entropy(x, torch.arange(4), ignore_index=2, overwrite_logits=True),

@@ -18,14 +18,14 @@ from bridge.lang.functions import beyond_largest
 from bridge.ops.scalars import LARGEST_FLOAT32, LEAST_FLOAT32
 
 # Temperatures that are 0 or infinite in float32 would make every result NaN.
-_TEMPERATURE = {
+TEMPERATURE = {
     "temperature": checks.number(
         f"a number from {LEAST_FLOAT32:.1e} to {LARGEST_FLOAT32:.1e}",
         lambda value: LEAST_FLOAT32 <= value <= LARGEST_FLOAT32,
     )
 }
 # At 0 and 1 the divergence is 0 for all rows; 2^-24 is the least with 1 - beta below 1.
-_BETA = {
+BETA = {
     "beta": checks.number(
         "a number above 0 and below 1, of at least 2^-24 from both (kl_div is the limit)",
         lambda value: 2.0**-24 <= value <= 1 - 2.0**-24,
@@ -33,26 +33,30 @@ _BETA = {
 }
 
 
-def _weighted(p: Any, value: Any) -> Any:
+def weighted(p: Any, value: Any) -> Any:
     """p·value; 0 where p is 0, also beside an infinite value."""
     return bl.where(p == 0.0, 0.0, p * value)
 
 
+def entropy_of(log_p: Any) -> Any:
+    """Returns −Σ p·log p of a row of logarithms."""
+    p = bl.exp(log_p)
+    plain = 0.0 - bl.sum(weighted(p, log_p))
+    # An error e that all logarithms share changes the plain sum by e·(plain − 1), and the sum of p
+    # by e. A long row has a logsumexp of few digits behind the point, and a large entropy.
+    return plain + (plain - 1.0) * (1.0 - bl.sum(p))
+
+
 def _entropy_vjp(logits: Any, h: Any, g: Any, *, scale: float) -> Any:
     log_p = bl.log_softmax(scaled(logits, scale))
-    return scaled(_weighted(bl.exp(log_p), log_p + h) * -g, scale)
+    return scaled(weighted(bl.exp(log_p), log_p + h) * -g, scale)
 
 
 @declared(keep=("largest", "rest", "h"), vjp=_entropy_vjp, checks=CHECKS)
 def entropy(logits: bl.Full, *, scale: float = 1.0):
     s = scaled(logits, scale)
     largest, rest = bl.logsumexp_parts(s)
-    log_p = (s - largest) - beyond_largest(largest, rest)
-    p = bl.exp(log_p)
-    plain = 0.0 - bl.sum(_weighted(p, log_p))
-    # An error e that all logarithms share changes the plain sum by e·(plain − 1), and the sum of p
-    # by e. A long row has a logsumexp of few digits behind the point, and a large entropy.
-    h = plain + (plain - 1.0) * (1.0 - bl.sum(p))
+    h = entropy_of((s - largest) - beyond_largest(largest, rest))
     return h
 
 
@@ -76,11 +80,11 @@ def _kl_vjp(p_logits: Any, q_logits: Any, kl: Any, g: Any, *, temperature: float
     log_p = bl.log_softmax(p_logits / temperature)
     log_q = bl.log_softmax(q_logits / temperature)
     p, rate = bl.exp(log_p), g / temperature
-    return _weighted(p, log_p - log_q - kl) * rate, (bl.exp(log_q) - p) * rate
+    return weighted(p, log_p - log_q - kl) * rate, (bl.exp(log_q) - p) * rate
 
 
 @declared(
-    keep=("largest_p", "rest_p", "largest_q", "rest_q", "kl"), vjp=_kl_vjp, checks=_TEMPERATURE
+    keep=("largest_p", "rest_p", "largest_q", "rest_q", "kl"), vjp=_kl_vjp, checks=TEMPERATURE
 )
 def kl_div(p_logits: bl.Full, q_logits: bl.Full, *, temperature: float = 1.0):
     s, t = p_logits / temperature, q_logits / temperature
@@ -112,13 +116,13 @@ def _js_vjp(
     log_q = bl.log_softmax(q_logits / temperature)
     of_p, of_q = _over_mixture(log_p, log_q, beta)
     p, q, rate = bl.exp(log_p), bl.exp(log_q), g / temperature
-    of_p = of_p - bl.sum(_weighted(p, of_p))
-    of_q = of_q - bl.sum(_weighted(q, of_q))
-    return _weighted(p, of_p) * (beta * rate), _weighted(q, of_q) * ((1.0 - beta) * rate)
+    of_p = of_p - bl.sum(weighted(p, of_p))
+    of_q = of_q - bl.sum(weighted(q, of_q))
+    return weighted(p, of_p) * (beta * rate), weighted(q, of_q) * ((1.0 - beta) * rate)
 
 
 @declared(
-    keep=("largest_p", "rest_p", "largest_q", "rest_q"), vjp=_js_vjp, checks=_BETA | _TEMPERATURE
+    keep=("largest_p", "rest_p", "largest_q", "rest_q"), vjp=_js_vjp, checks=BETA | TEMPERATURE
 )
 def js_div(p_logits: bl.Full, q_logits: bl.Full, *, beta: float = 0.5, temperature: float = 1.0):
     s, t = p_logits / temperature, q_logits / temperature
@@ -128,7 +132,7 @@ def js_div(p_logits: bl.Full, q_logits: bl.Full, *, beta: float = 0.5, temperatu
     log_q = (t - largest_q) - beyond_largest(largest_q, rest_q)
     of_p, of_q = _over_mixture(log_p, log_q, beta)
     p, q = bl.exp(log_p), bl.exp(log_q)
-    return bl.sum(beta * _weighted(p, of_p) + (1.0 - beta) * _weighted(q, of_q)) + 0.0
+    return bl.sum(beta * weighted(p, of_p) + (1.0 - beta) * weighted(q, of_q)) + 0.0
 
 
 def _tv_vjp(p_logits: Any, q_logits: Any, tv: Any, g: Any, *, temperature: float) -> Any:
@@ -139,7 +143,7 @@ def _tv_vjp(p_logits: Any, q_logits: Any, tv: Any, g: Any, *, temperature: float
     return p * (side - bl.sum(p * side)) * rate, q * (bl.sum(q * side) - side) * rate
 
 
-@declared(keep=("largest_p", "rest_p", "largest_q", "rest_q"), vjp=_tv_vjp, checks=_TEMPERATURE)
+@declared(keep=("largest_p", "rest_p", "largest_q", "rest_q"), vjp=_tv_vjp, checks=TEMPERATURE)
 def tv_distance(p_logits: bl.Full, q_logits: bl.Full, *, temperature: float = 1.0):
     s, t = p_logits / temperature, q_logits / temperature
     largest_p, rest_p = bl.logsumexp_parts(s)

@@ -58,18 +58,21 @@ def refuse_symbolic(function: str, rows: Any, chunk: int | None, weight: Any) ->
         )
 
 
-def split_by_xla(run: Any, arrays: tuple[Any, ...], like: Any) -> Any:
+def split_by_xla(run: Any, arrays: tuple[Any, ...], like: Any, last: int = 0) -> Any:
     """Returns run(*arrays), split over devices by XLA even if the arrays have explicit types.
 
     Otherwise every operation on a chunk would need a sharding.
 
     Args:
-      like: the result is split like this array, or not at all for None.
+      like: the results are split like this array, or not at all for None.
+      last: the number of its last dimensions that the results do not have.
     """
     mesh = _explicit_mesh(arrays)
     if mesh is None:
         return run(*arrays)
-    spec = PartitionSpec() if like is None else jax.typeof(like).sharding.spec
+    spec = PartitionSpec()
+    if like is not None:
+        spec = PartitionSpec(*jax.typeof(like).sharding.spec[: like.ndim - last])
     return _auto(run, mesh, spec)(*arrays)
 
 

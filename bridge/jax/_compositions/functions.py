@@ -26,6 +26,7 @@ __all__ = [
     "entry",
     "expanded",
     "filled",
+    "has_trees",
     "in_parts",
     "is_unrolled",
     "moved",
@@ -44,7 +45,7 @@ __all__ = [
 
 
 def run(made: Call[Any]) -> Any:
-    return call(PROGRAM, made.operands, made.params)[0]
+    return results(made)[0]
 
 
 def results(made: Call[Any]) -> tuple[Any, ...]:
@@ -81,7 +82,7 @@ def rows(x: jax.Array, dim: int, start: Any, count: int) -> jax.Array:
     return lax.dynamic_slice_in_dim(x, start, count, dim)
 
 
-is_unrolled = False
+is_unrolled, has_trees = False, True
 
 
 def over_chunks(step: Callable[[Any], Any], dim: int, chunks: Any) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from bridge.catalogue.cross_entropy import Options
-from bridge.catalogue.linear_cross_entropy import NAME, LinearCrossEntropy, RowLosses
+from bridge.catalogue.linear_cross_entropy import NAME, ROWS, LinearCrossEntropy
+from bridge.catalogue.linear_rows import LinearRows
 from bridge.jax._adapter import arrays
 from bridge.jax._adapter.arguments import compiled_for
 from bridge.jax._adapter.linear_losses import LinearLosses, refuse_symbolic, split_by_xla
@@ -96,6 +97,6 @@ def _compiled(chunk: int | None, options: Options) -> Any:
     return run
 
 
-_rows = Composition(RowLosses(functions))
+_rows = Composition(LinearRows(functions, ROWS))
 _losses = LinearLosses(NAME, cross_entropies, labels_of_jax.as_signed)
 _linear = LinearCrossEntropy(arrays, labels_of_jax, cross_entropies, _losses.run, _portable)

@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from bridge.catalogue.cross_entropy import Options
-from bridge.catalogue.linear_cross_entropy import NAME, LinearCrossEntropy, RowLosses
+from bridge.catalogue.linear_cross_entropy import NAME, ROWS, LinearCrossEntropy
+from bridge.catalogue.linear_rows import LinearRows
 from bridge.torch._adapter import arrays
 from bridge.torch._adapter.linear_losses import LinearLosses
 from bridge.torch._adapter.overrides import hand_over, is_overridden
@@ -98,7 +99,7 @@ def _portable(operands: tuple[Any, ...], chunk: int | None, options: Options) ->
     return linear_cross_entropies.composed(_rows.run, operands, chunk, options)  # type: ignore[no-any-return]
 
 
-_rows = Composition(RowLosses(functions))
+_rows = Composition(LinearRows(functions, ROWS))
 _losses = LinearLosses(NAME, Options, cross_entropies, cross_entropies.entry_of, _of_dtensors)
 linear_cross_entropies = LinearCrossEntropy(
     arrays, labels_of_torch, cross_entropies, _computed, _portable

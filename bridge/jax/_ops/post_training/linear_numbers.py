@@ -1,0 +1,155 @@
+"""Log-probabilities, entropies and divergences of linear layers' logits, for JAX."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+
+from bridge.catalogue.linear_rows import LinearRows
+from bridge.catalogue.post_training.linear_numbers import OPS, LinearNumbers, composed
+from bridge.jax._adapter import arrays
+from bridge.jax._adapter.arguments import compiled_for
+from bridge.jax._adapter.linear_losses import refuse_symbolic, split_by_xla
+from bridge.jax._compositions import functions
+from bridge.jax._compositions.composition import Composition
+from bridge.jax._compositions.framework_products import framework_functions
+from bridge.jax._ops import labels as labels_of_jax
+
+ArrayLike = jax.typing.ArrayLike
+
+
+def linear_token_log_probs(
+    hidden: ArrayLike,
+    weight: ArrayLike,
+    labels: ArrayLike,
+    *,
+    bias: ArrayLike | None = None,
+    temperature: float = 1.0,
+    chunk: int | None = None,
+    bits: str | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    r"""Log-probabilities of labels and entropies of the rows of hidden @ weight.T + bias.
+
+    The logits of only `chunk` rows exist at a time, in the forward pass and in the backward pass,
+    which computes them again. With s = (hidden @ weight.T + bias)/temperature:
+
+    - log_probs = s[label] − log Σ exp(s), as `token_log_probs`;
+    - entropy = −Σ p·log p with p = softmax(s), as `entropy`.
+
+    Both have gradients towards hidden, weight and bias, to any order and in forward mode.
+    XLA computes the matrix products. With bits="portable" bridge computes them: values have
+    the bits of `token_log_probs` and `entropy` of `linear(hidden, weight, bias)`, and values and
+    gradients are the same in `bridge.torch`, for any chunk and any split over devices.
+
+    Args:
+      hidden: `[..., features]`.
+      weight: `[V, features]`, of hidden's dtype.
+      labels: `[...]` of any integer dtype.
+      bias: `[V]`, of hidden's dtype, or None.
+      temperature: a positive number, known at compile time, by which logits are divided.
+      chunk: the number of rows whose logits exist at a time, known at compile time. None: as many
+        as need about the memory of `hidden`, at least 256, and at least 512 if there are 4096 rows
+        or more.
+      bits: None for XLA's matrix products, or "portable" for bridge's. A chunk has then the
+        largest 256·2ⁿ rows that `chunk` allows, at least 256.
+
+    Returns:
+      log_probs and entropy, `[...]` in float32, for float64 in float64. NaN for a label out of
+      range that could not be checked before: on a GPU and under transforms.
+
+    Raises:
+      TypeError: an argument is no array or has another dtype; a number is none.
+      ValueError: shapes that do not fit; a label out of range; temperature is out of range; chunk
+        is no positive integer; another word for bits.
+
+    Example:
+      >>> linear_token_log_probs(jnp.zeros((1, 3)), jnp.ones((4, 3)), jnp.array([0]))
+      (Array([-1.3862944], dtype=float32), Array([1.3862944], dtype=float32))
+    """
+    layer = hidden, weight, bias
+    return _numbers.log_probs(layer, labels, chunk, bits, temperature)  # type: ignore[no-any-return]
+
+
+def linear_divergence(
+    p_hidden: ArrayLike,
+    p_weight: ArrayLike,
+    q_hidden: ArrayLike,
+    q_weight: ArrayLike,
+    *,
+    p_bias: ArrayLike | None = None,
+    q_bias: ArrayLike | None = None,
+    kind: str = "kl",
+    beta: float = 0.5,
+    temperature: float = 1.0,
+    chunk: int | None = None,
+    bits: str | None = None,
+) -> jax.Array:
+    r"""A divergence between the softmaxes of two linear layers' logits, a number for each row.
+
+    With p_logits = p_hidden @ p_weight.T + p_bias, and q_logits likewise:
+
+    - "kl": `kl_div(p_logits, q_logits)`;
+    - "js": `js_div(p_logits, q_logits, beta=beta)`;
+    - "tv": `tv_distance(p_logits, q_logits)`.
+
+    The logits of only `chunk` rows exist at a time, in the forward pass and in the backward pass,
+    which computes them again. All operands have gradients, to any order and in forward mode: detach
+    a teacher. XLA computes the matrix products. With bits="portable" bridge computes them: values
+    and gradients are the same in `bridge.torch`, for any chunk and any split over devices.
+
+    Args:
+      p_hidden, q_hidden: `[..., features]`, whose numbers of features may differ.
+      p_weight, q_weight: `[V, features]`. All operands have one dtype.
+      p_bias, q_bias: `[V]` or None.
+      kind: one of the words above.
+      beta: the weight of p in the mixture of "js", known at compile time.
+      temperature: a positive number, known at compile time, by which logits are divided.
+      chunk, bits: as for `linear_token_log_probs`.
+
+    Returns:
+      `[...]` in float32, for float64 in float64, in nats.
+
+    Raises:
+      TypeError: an argument is no array or has another dtype; a number is none.
+      ValueError: shapes that do not fit; an unknown word; a number out of range; chunk is no
+        positive integer.
+
+    Example:
+      >>> x, w = jnp.ones((1, 3)), jnp.ones((4, 3))
+      >>> linear_divergence(x, w, x, 2 * w)
+      Array([0.], dtype=float32)
+    """
+    layers = (p_hidden, p_weight, p_bias), (q_hidden, q_weight, q_bias)
+    return _numbers.divergence(layers, chunk, bits, kind, beta, temperature)  # type: ignore[no-any-return]
+
+
+def _computed(word: str, operands: tuple[Any, ...], options: Any, bits: str | None) -> Any:
+    hidden, weight, *_ = operands
+    chunk = options.chunk or None
+    refuse_symbolic(_PUBLIC.get(word, word), math.prod(hidden.shape[:-1]), chunk, weight.shape)
+    return split_by_xla(_compiled(word, options, bits), operands, hidden, last=1)
+
+
+_PUBLIC = {word: "linear_divergence" for word in OPS if not word.startswith("linear")}
+
+
+@compiled_for
+def _compiled(word: str, options: Any, bits: str | None) -> Any:
+    def run(*operands: Any) -> Any:
+        return composed(_compositions[word, bits].run, word, operands, options)
+
+    run.__name__ = _PUBLIC.get(word, word)
+    return run
+
+
+_compositions = {
+    (word, bits): Composition(LinearRows(own, of, name))
+    for word, of in OPS.items()
+    for bits, own, name in (
+        ("portable", functions, of.name),
+        (None, framework_functions, f"{of.name}_by_xla"),
+    )
+}
+_numbers = LinearNumbers(arrays, labels_of_jax, _computed)
