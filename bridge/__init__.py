@@ -26,21 +26,24 @@ logging.getLogger("bridge").addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from bridge import lang as lang
+    from bridge.catalogue.quantization import Quantization
     from bridge.checked import check
     from bridge.compared.comparison import compare
     from bridge.declared import op
     from bridge.exchange import to_jax, to_torch
     from bridge.generated import wait
-    from bridge.lang.roles import Full, Halves, Mask, Pairs, PerRow, Row, Table
+    from bridge.lang.roles import Full, Halves, Mask, Pairs, PerRow, Quantized, Row, Scale, Table
 
 # The module of each name that is loaded when it is asked for.
 _MODULES = {
+    "Quantization": "bridge.catalogue.quantization",
     "check": "bridge.checked",
     "compare": "bridge.compared.comparison",
     "op": "bridge.declared",
     "wait": "bridge.generated",
     **dict.fromkeys(
-        ("Full", "Halves", "Mask", "Pairs", "PerRow", "Row", "Table"), "bridge.lang.roles"
+        ("Full", "Halves", "Mask", "Pairs", "PerRow", "Quantized", "Row", "Scale", "Table"),
+        "bridge.lang.roles",
     ),
     **dict.fromkeys(("to_jax", "to_torch"), "bridge.exchange"),
 }
@@ -52,7 +55,10 @@ __all__ = [
     "Mask",
     "Pairs",
     "PerRow",
+    "Quantization",
+    "Quantized",
     "Row",
+    "Scale",
     "Table",
     "__version__",
     "build_info",

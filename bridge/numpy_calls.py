@@ -9,7 +9,7 @@ import ctypes
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -89,7 +89,7 @@ def _run(arrays: Sequence[Any], specs: Sequence[Spec], params: ProgramParams) ->
     names = {array.dtype.name: array.dtype for array in arrays}  # NumPy may know no bfloat16
     results = tuple(
         [
-            np.empty(spec.shape, names.get(spec.dtype, spec.dtype))
+            np.empty(spec.shape, names.get(spec.dtype) or _dtype(spec.dtype))
             for spec in PROGRAM.results(specs, params)
             if spec is not None
         ]
@@ -130,29 +130,42 @@ def _is_lent(array: Any) -> bool:
 
 
 def _lent(array: Any) -> Any:
-    return _Bfloat16(array) if array.dtype.name == "bfloat16" else array
+    return _OfMlDtypes(array) if array.dtype.name in _OfMlDtypes.CODES else array
 
 
-class _Bfloat16:
-    """An array of bfloat16, a dtype that NumPy does not know and does not export.
+def _dtype(name: str) -> Any:
+    """Returns a dtype that may be one of the package ml_dtypes, which registers its names."""
+    if name in _OfMlDtypes.CODES:
+        import ml_dtypes  # noqa: F401
+    return np.dtype(name)
 
-    What is exported is its bits as unsigned integers, and then called bfloat16. The numbers are
-    those of dlpack.h, which are fixed.
+
+class _OfMlDtypes:
+    """An array of a dtype that NumPy does not know and does not export, such as bfloat16.
+
+    Its bits are exported as unsigned integers, and then called by the code of the dtype. The
+    numbers are those of dlpack.h, which are fixed.
     """
 
-    _CODE = 4  # kDLBfloat
+    CODES: ClassVar = {
+        "bfloat16": 4,
+        "float8_e4m3fn": 10,
+        "float8_e5m2": 12,
+        "float8_e8m0fnu": 14,
+    }
     # Bytes in front of the dtype: of a DLManagedTensor, which begins with its DLTensor (a pointer,
     # two numbers of a device, the number of dimensions), and of a versioned one.
     _PLACES = ((b"dltensor", 20), (b"dltensor_versioned", 32 + 20))
 
     def __init__(self, array: Any) -> None:
-        self._bits = array.view(np.uint16)
+        self._bits = array.view(f"u{array.itemsize}")
+        self._code = self.CODES[array.dtype.name]
 
     def __dlpack__(self, **keywords: Any) -> Any:
         capsule = self._bits.__dlpack__(**keywords)
         for name, place in self._PLACES:
             if _is_named(capsule, name):
-                ctypes.c_uint8.from_address(_address(capsule, name) + place).value = self._CODE
+                ctypes.c_uint8.from_address(_address(capsule, name) + place).value = self._code
                 return capsule
         raise BufferError("NumPy exports arrays in a way that is not known here")
 

@@ -39,6 +39,7 @@ FAMILIES = (
     "post_training/policy_loss",
     "post_training/preference_loss",
     "products",
+    "quantization",
     "rotary",
     "sinks",
     "softmax",

@@ -13,7 +13,7 @@ from bridge.ops.arrays import Arrays
 from bridge.ops.scalars import whole_number
 
 
-def _relu(x: Any) -> Any:
+def relu(x: Any) -> Any:
     """ReLU: 0 with derivative 0 at 0; NaN stays NaN."""
     return bl.where(x <= 0.0, 0.0, x)
 
@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "gelu": lambda x: bl.gelu(x, "none"),
     "gelu_tanh": lambda x: bl.gelu(x, "tanh"),
     "gelu_sigmoid": lambda x: bl.gelu(x, "sigmoid"),
-    "relu": _relu,
+    "relu": relu,
     "sigmoid": bl.sigmoid,
 }
 
@@ -34,7 +34,7 @@ CHECKS = {
 }
 
 
-def _gated(
+def gated(
     gate: Any, up: Any, weight: Any, activation: str, limit: float | None, linear_offset: float
 ) -> Any:
     if limit is not None:
@@ -44,7 +44,7 @@ def _gated(
     return y if weight is None else y * weight
 
 
-def _plus(x: Any, bias: Any) -> Any:
+def plus(x: Any, bias: Any) -> Any:
     return x if bias is None else x + bias
 
 
@@ -60,8 +60,8 @@ def glu(
     limit: float | None = None,
     linear_offset: float = 0.0,
 ):
-    first, second = _plus(gate, bias), _plus(up, up_bias)
-    return _gated(first, second, weight, activation, limit, linear_offset)
+    first, second = plus(gate, bias), plus(up, up_bias)
+    return gated(first, second, weight, activation, limit, linear_offset)
 
 
 @declared(checks=CHECKS)
@@ -77,8 +77,8 @@ def packed_glu(
     linear_offset: float = 0.0,
 ):
     first, second = gate
-    first, second = _plus(first, bias), _plus(second, up_bias)
-    return _gated(first, second, weight, activation, limit, linear_offset)
+    first, second = plus(first, bias), plus(second, up_bias)
+    return gated(first, second, weight, activation, limit, linear_offset)
 
 
 @declared(checks=CHECKS)
@@ -121,7 +121,7 @@ SPLITS = (bias_halves, bias_pairs)  # for halves and for pairs
 
 @declared()
 def squared_relu(x: bl.Full, weight: bl.PerRow | None = None):
-    y = _relu(x) ** 2
+    y = relu(x) ** 2
     return y if weight is None else y * weight
 
 

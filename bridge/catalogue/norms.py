@@ -16,7 +16,7 @@ from bridge.ops.arrays import Arrays
 
 RMS_CHECKS = {"eps": checks.eps, "offset": checks.finite}
 RMS_NEEDS = {"offset": "weight"}
-_LAYER_CHECKS = {"eps": checks.eps}
+LAYER_CHECKS = {"eps": checks.eps}
 
 
 def inverse(h: Any, eps: float) -> Any:
@@ -145,7 +145,7 @@ def _layer_vjp(x: Any, weight: Any, bias: Any, y: Any, g: Any, *, eps: float) ->
     return _layer_rule(x, weight, bias, g, eps)
 
 
-@declared(keep=("mean", "correction", "r"), vjp=_layer_vjp, checks=_LAYER_CHECKS)
+@declared(keep=("mean", "correction", "r"), vjp=_layer_vjp, checks=LAYER_CHECKS)
 def layer_norm(
     x: bl.Full, weight: bl.Row | None = None, bias: bl.Row | None = None, *, eps: float = 1e-5
 ):
@@ -171,7 +171,7 @@ def _add_layer_vjp(
     return _through_sum(_layer_rule(read, weight, bias, g, eps), gh, dtype)
 
 
-@declared(keep=("h", "mean", "correction", "r"), vjp=_add_layer_vjp, checks=_LAYER_CHECKS)
+@declared(keep=("h", "mean", "correction", "r"), vjp=_add_layer_vjp, checks=LAYER_CHECKS)
 @named("layer_norm")
 def add_layer_norm(
     x: bl.Full,

@@ -77,7 +77,9 @@ class Example:
         floating = [arrays[i].dtype for i in self.smooth]
         arithmetic = "float64" if "float64" in floating else "float32"
         return [
-            arrays[result.like].dtype
+            result.dtype
+            if result.dtype
+            else arrays[result.like].dtype
             if result.like >= 0
             else (promote(*floating) if result.role in roles.SPACIOUS else arithmetic)
             for result in self.program.results

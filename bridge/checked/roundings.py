@@ -16,7 +16,8 @@ from bridge.lang.program import COLUMNS, FULL, Node, Operand, Program, constant_
 from bridge.lang.reference import evaluate
 
 _ROLE_OF = {FULL: roles.Full, COLUMNS: roles.Row}
-_EXACT = {"neg", "abs", "where", "minimum", "maximum", "max", "float", "columns", "stop_gradient"}
+_EXACT = {"neg", "abs", "where", "minimum", "maximum", "max", "float", "columns", "binade"}
+_EXACT |= {"stop_gradient", "straight_through"}
 
 
 def hold_right(e: Example, what: str, arrays: Arrays) -> None:

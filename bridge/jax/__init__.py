@@ -39,6 +39,7 @@ from bridge.jax._ops.post_training.linear_numbers import (
 from bridge.jax._ops.post_training.policy_loss import policy_loss
 from bridge.jax._ops.post_training.preference_loss import preference_loss
 from bridge.jax._ops.products import linear, matmul
+from bridge.jax._ops.quantization import dequantize, fake_quantize, quantize
 from bridge.jax._ops.rotary import rms_norm_rotary, rotary
 from bridge.jax._ops.softmax import (
     scaled_causal_softmax,
@@ -68,10 +69,12 @@ __all__ = [
     "conv_general_dilated",
     "conv_transpose",
     "cross_entropy",
+    "dequantize",
     "dot_general",
     "dyt",
     "embedding",
     "entropy",
+    "fake_quantize",
     "gated_rms_norm",
     "geglu",
     "glu",
@@ -95,6 +98,7 @@ __all__ = [
     "policy_loss",
     "poly_norm",
     "preference_loss",
+    "quantize",
     "record",
     "reglu",
     "rms_norm",

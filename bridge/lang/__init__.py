@@ -18,7 +18,18 @@ from typing import TYPE_CHECKING, NoReturn
 from bridge.lang import functions
 from bridge.lang.errors import DeclarationError, MissingAttribute, ProgramTooLarge, refuse
 from bridge.lang.functions import *  # noqa: F403
-from bridge.lang.roles import Full, Halves, Integer, Mask, Pairs, PerRow, Row, Table
+from bridge.lang.roles import (
+    Full,
+    Halves,
+    Integer,
+    Mask,
+    Pairs,
+    PerRow,
+    Quantized,
+    Row,
+    Scale,
+    Table,
+)
 from bridge.lang.suggestions import instead_of_function
 
 __all__ = [
@@ -30,7 +41,9 @@ __all__ = [
     "Pairs",
     "PerRow",
     "ProgramTooLarge",
+    "Quantized",
     "Row",
+    "Scale",
     "Table",
 ]
 __all__ += functions.__all__

@@ -50,10 +50,16 @@ DTYPES = {
     "int32": Dtype("int32_t", 4),
     "uint16": Dtype("uint16_t", 2),
     "uint64": Dtype("uint64_t", 8),
+    "float8_e4m3fn": Dtype("math::float8_e4m3fn", 1, 4, -9, 9),
+    "float8_e5m2": Dtype("math::float8_e5m2", 1, 3, -16, 16),
+    "float8_e8m0fnu": Dtype("math::float8_e8m0fnu", 1, 1, -127, 128),
 }
 NUMBERS = {name: number for number, name in enumerate(DTYPES)}
-FLOATING = tuple(name for name, dtype in DTYPES.items() if dtype.bits)
+FLOATING = tuple(name for name, dtype in DTYPES.items() if dtype.bits and dtype.bytes > 1)
+OF_8_BITS = ("int8", *(name for name, dtype in DTYPES.items() if dtype.bits and dtype.bytes == 1))
 OF_16_BITS = tuple(name for name in FLOATING if DTYPES[name].bytes == 2)
+# The largest numbers of 8-bit dtypes, which larger numbers become when they are stored.
+LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 OF_MASKS = ("bool", "uint8")
 INTEGERS = tuple(sorted((n for n in DTYPES if "int" in n), key=lambda n: (n[0], DTYPES[n].bytes)))
 

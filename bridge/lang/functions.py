@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 from bridge.lang import philox, roles
-from bridge.lang.dtypes import FLOATING
+from bridge.lang.dtypes import FLOATING, OF_8_BITS
 from bridge.lang.errors import refuse
 from bridge.lang.program import COLUMNS, FULL
 from bridge.lang.refusals import Unusable
@@ -19,6 +19,7 @@ from bridge.lang.values import Value, Visible, builder_of, shown
 __all__ = [
     "abs",
     "argmax",
+    "binade",
     "column",
     "column_sum",
     "columns",
@@ -48,6 +49,8 @@ __all__ = [
     "softplus",
     "sqrt",
     "stop_gradient",
+    "stored",
+    "straight_through",
     "sum",
     "tanh",
     "visible",
@@ -196,14 +199,20 @@ def gelu(x: Any, kind: Literal["tanh", "none", "sigmoid"] = "tanh") -> Value:
     return apply("gelu", x, static=(kind, 0))
 
 
+def binade(x: Any) -> Value:
+    """The largest power of two up to |x|, by the exponent alone; 0 at 0, ∞ at ±∞, derivative 0."""
+    return apply("binade", x)
+
+
 def rounded(x: Any, dtype: str) -> Value:
     """x rounded to the nearest number of a floating dtype, ties to even.
 
     Tangents and cotangents are rounded too: they have the same bits as if the op ended here, stored
-    the value in that dtype, and another op read it.
+    the value in that dtype, and another op read it. An 8-bit dtype is an exception: a number beyond
+    its largest one becomes that, as in `stored`, and tangents and cotangents pass unchanged, which
+    is the straight-through estimate.
     """
-    if dtype not in FLOATING:
-        raise refuse(f"rounded has no dtype {dtype!r}: one of {', '.join(map(repr, FLOATING))}")
+    _check_dtype("rounded", dtype)
     return apply("rounded", x, static=dtype) if dtype != "float64" else x + -0.0
 
 
@@ -214,6 +223,23 @@ def like(x: Any, operand: Value) -> Typed:
     if node is None or node.operation != "operand" or node.dtype != "float":
         raise refuse("the second argument of like is no floating operand")
     return Typed(builder.floating(shown(builder.value(x), 0.0)), node.static[0])
+
+
+def stored(x: Any, dtype: str) -> Typed:
+    """x, to be returned in a floating or 8-bit dtype, whatever the dtypes of the operands.
+
+    It is rounded to nearest, ties to even. In an 8-bit dtype a number beyond the largest one
+    becomes that; NaN stays NaN, or becomes 0 as int8; and the result is a constant to derivatives.
+    """
+    _check_dtype("stored", dtype)
+    builder = builder_of(x)
+    return Typed(builder.floating(shown(builder.value(x), 0.0)), dtype=dtype)
+
+
+def _check_dtype(function: str, dtype: str) -> None:
+    known = (*FLOATING, *OF_8_BITS)
+    if dtype not in known:
+        raise refuse(f"{function} has no dtype {dtype!r}: one of {', '.join(map(repr, known))}")
 
 
 @_along_the_row
@@ -283,6 +309,11 @@ def log_softmax(x: Any) -> Value:
 def stop_gradient(x: Any) -> Value:
     """x, treated as a constant by all derivatives."""
     return apply("stop_gradient", x)
+
+
+def straight_through(near: Any, x: Any) -> Value:
+    """The value `near`, with the derivatives of x: the straight-through estimate of a rounding."""
+    return apply("straight_through", stop_gradient(near), x)
 
 
 def column() -> Value:

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from bridge.lang.dtypes import DTYPES, OF_16_BITS
+from bridge.lang.dtypes import DTYPES, LARGEST, OF_16_BITS
 from bridge.lang.gelu_reference import gelu_derivative
 from bridge.lang.scalar import COARSE, CONVERSION, FUNCTION, ROOT, SHORT, Cost, Halves, Scalar
 
-VERSION = 12  # of programs, as text and as bytecode: docs/architecture.md says when it rises
+VERSION = 13  # of programs, as text and as bytecode: docs/architecture.md says when it rises
 OLDEST_BYTECODE = 11  # the first version with today's numbers of instructions
 
 _GELU = {"tanh": "gelu_tanh", "none": "gelu_erf", "sigmoid": "gelu_sigmoid"}
@@ -54,12 +54,24 @@ def _softplus(x: Any) -> Any:
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
+def _binade(x: Any) -> Any:
+    mantissa, exponent = np.frexp(np.abs(x))
+    power = np.ldexp(np.where(mantissa == 0, 0.0, 1.0), exponent - 1)
+    return np.where(np.isfinite(x), power, np.abs(x))
+
+
 def _rounded(x: Any, dtype: str) -> Any:
     """Rounds to the nearest numbers of a narrower type, ties to even."""
+    if dtype == "int8":
+        return np.where(np.isnan(x), 0.0, np.clip(np.rint(x), -128, 127))
     form = DTYPES[dtype]
     _, exponent = np.frexp(x)
     unit = np.ldexp(1.0, np.maximum(exponent - form.bits, form.least))
     nearest = np.rint(x / unit) * unit
+    if dtype == "float8_e8m0fnu":  # it has neither a sign nor a zero
+        return np.where((x < 0) | np.isinf(x), np.nan, np.clip(nearest, 2.0**-127, 2.0**127))
+    if dtype in LARGEST:
+        return np.clip(nearest, -LARGEST[dtype], LARGEST[dtype])
     return np.where(np.abs(nearest) >= np.ldexp(1.0, form.beyond), np.copysign(np.inf, x), nearest)
 
 
@@ -272,6 +284,11 @@ SCALARS: tuple[Scalar, ...] = (
     _step("log_sum_rest_16", 3, "math::log_sum_rest<true>(a, b, c)"),
     _step("exp2_below_float16", 3, "exp2_below_16<math::SingleForFloat16>(a, b, c)"),
     _step("exp2_below_bfloat16", 3, "exp2_below_16<math::SingleForBfloat16>(a, b, c)"),
+    _rounding("int8", "int8_t", CONVERSION),
+    _rounding("float8_e4m3fn", "math::float8_e4m3fn", CONVERSION),
+    _rounding("float8_e5m2", "math::float8_e5m2", CONVERSION),
+    _rounding("float8_e8m0fnu", "math::float8_e8m0fnu", CONVERSION),
+    _function("binade", _binade, lambda f, y, x: [0.0 * y], cost=SHORT, cpp="binade(a)"),
 )
 
 # The operation of each node of a program: by the node's operation and static parameter.

@@ -22,6 +22,8 @@ AXES = {
     roles.Row: COLUMNS,
     roles.PerRow: ROWS,
     roles.PerRowOfIntegers: ROWS,
+    roles.Quantized: FULL,
+    roles.Scale: ROWS,
     roles.Table: FULL,
     roles.Mask: FULL,
     roles.Halves: FULL,
@@ -110,12 +112,14 @@ class Result:
       like: the position of the operand whose dtype it has; -1: Full, Halves and Pairs have the
         promoted dtype of all floating operands, Row and PerRow the arithmetic type.
       name: used in errors and in print.
+      dtype: its dtype, if it does not follow from `like` and the role; else "".
     """
 
     role: type[roles.Annotation]
     nodes: tuple[int, ...]
     like: int = -1
     name: str = ""
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,7 @@ def pruned(
             Node(n.operation, tuple(new[i] for i in n.inputs), n.static, n.axes, n.dtype)
             for n in (nodes[old] for old in sorted(used))
         ),
-        tuple(Result(r.role, tuple(new[i] for i in r.nodes), r.like, r.name) for r in results),
+        tuple(replace(r, nodes=tuple(new[i] for i in r.nodes)) for r in results),
         tuple((name, new[number]) for name, number in named if number in new),
     )
 
@@ -233,4 +237,5 @@ def _lines(program: Program) -> Iterator[str]:
         values = ", ".join(names[i] for i in result.nodes)
         how = {roles.Row: "column sum of ", roles.Table: "table sum of "}.get(result.role, "")
         label = f"{result.name}: " if result.name else ""
-        yield f"  -> {label}{how}{values} ({result.role.__name__})"
+        dtype = f" of {result.dtype}" * bool(result.dtype)
+        yield f"  -> {label}{how}{values} ({result.role.__name__}{dtype})"

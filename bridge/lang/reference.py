@@ -47,6 +47,7 @@ _OTHERS: dict[str, Callable[..., Array]] = {
     "logsumexp": _logsumexp,
     "logsumexp_rest": _logsumexp_rest,
     "stop_gradient": np.positive,
+    "straight_through": lambda near, x: near,
 }
 
 
@@ -98,6 +99,8 @@ def evaluate(
                 if held is not None:
                     near = inputs[0] + held.setdefault(len(values), near - inputs[0])
                 values.append(near)
+            elif node.operation == "straight_through" and held is not None:
+                values.append(inputs[1] + held.setdefault(len(values), inputs[0] - inputs[1]))
             elif node.operation == "stop_gradient" and held is not None:
                 values.append(held.setdefault(len(values), inputs[0]))
             elif node.operation in REDUCTIONS:
@@ -130,7 +133,7 @@ def _loaded(
     if array.dtype == np.uint64 and dtype == "int":
         array = np.minimum(array, np.uint64(2**63 - 1))  # kernels clamp the upper half likewise
     array = array.astype({"float": np.float64, "bool": bool, "int": np.int64}[dtype])
-    if role is roles.Full:
+    if role in (roles.Full, roles.Quantized):
         return [array.reshape(rows, columns)]
     if role is roles.Row:
         return [array.reshape(1, columns)]

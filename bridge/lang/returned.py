@@ -35,9 +35,9 @@ class ColumnSum(Unusable):
 
 
 class Typed(Unusable):
-    """A value to be returned in the dtype of an operand."""
+    """A value to be returned in the dtype of an operand, or in a named dtype."""
 
-    instead = "a result of bl.like can only be returned"
+    instead = "a result of bl.like or bl.stored can only be returned"
 
-    def __init__(self, value: Value, operand: int) -> None:
-        self.value, self.operand = value, operand
+    def __init__(self, value: Value, operand: int = -1, dtype: str = "") -> None:
+        self.value, self.operand, self.dtype = value, operand, dtype

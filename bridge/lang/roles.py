@@ -71,6 +71,14 @@ class Mask(Annotation):
     """Booleans that broadcast against the space from the right, read without a copy."""
 
 
+class Quantized(Annotation):
+    """A number of an 8-bit dtype at every place, without a gradient: `[*rows, d]`."""
+
+
+class Scale(Annotation):
+    """One number for each row, of a floating or an 8-bit dtype: `[*rows]`."""
+
+
 class Halves(Annotation):
     """An array `[*rows, 2d]` seen as two Fulls: `first, second = x`."""
 
@@ -86,7 +94,8 @@ class Integer(Annotation):
 
 
 DOUBLE = (Halves, Pairs)  # two Fulls in one array
-SPACIOUS = (Full, *DOUBLE)  # a number at every place: the first operand's shape gives the space
+# Roles with a number at every place: the first operand's shape gives the space.
+SPACIOUS = (Full, Quantized, *DOUBLE)
 # The names of all roles, in the order of their numbers in the bytecode (cpp/program/program.h).
 NAMES = {
     Full: "full",
@@ -99,5 +108,7 @@ NAMES = {
     Integer: "integer",
     Pairs: "pairs",
 }
-ANNOTATIONS = tuple(NAMES)
 NUMBERS = {name: number for number, name in enumerate(NAMES.values())}
+# The kernels see the shape of an array and its dtype, which tell these roles from no other.
+NAMES |= {Quantized: "full", Scale: "per_row"}
+ANNOTATIONS = tuple(NAMES)

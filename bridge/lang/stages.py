@@ -15,6 +15,8 @@ from bridge.lang.program import COLUMNS, REDUCTIONS, ROWS, Operand, Program, Res
 from bridge.lang.rewriting import result_of, rewritten
 from bridge.lang.values import Builder, Value
 
+# Their value is the first input; the rest is for derivatives.
+_DERIVED = ("stop_gradient", "straight_through")
 _LOG_SUMS = {"logsumexp": "log_sum", "logsumexp_rest": "log_sum_rest"}
 
 
@@ -23,13 +25,13 @@ def written_out(program: Program) -> Program:
 
     Nodes that only derivatives need are removed.
     """
-    if all(node.operation not in (*_LOG_SUMS, "stop_gradient") for node in program.nodes):
+    if all(node.operation not in (*_LOG_SUMS, *_DERIVED) for node in program.nodes):
         return program
     builder = Builder()
 
     def write_out(number: int, inputs: tuple[int, ...]) -> Value | None:
         operation = program.nodes[number].operation
-        if operation == "stop_gradient":
+        if operation in _DERIVED:
             return Value(builder, inputs[0])
         if operation in _LOG_SUMS:
             of_16 = "" if program.nodes[number].static is None else "_16"

@@ -303,9 +303,9 @@ class _Watching(Builder):
 def _result(result: Any, name: str, where: str, builder: Builder) -> Result:
     if isinstance(result, ColumnSum):
         return Result(roles.Row, (result.value.number,), name=name)
-    like = -1
+    like, dtype = -1, ""
     if isinstance(result, Typed):
-        result, like = result.value, result.operand
+        result, like, dtype = result.value, result.operand, result.dtype
     values = list(result) if isinstance(result, HalvesValue) else [result]
     values = [shown(v, 0.0) if isinstance(v, Visible) and v.kind == "float" else v for v in values]
     for value in values:
@@ -329,4 +329,4 @@ def _result(result: Any, name: str, where: str, builder: Builder) -> Result:
     if isinstance(result, HalvesValue):
         return Result(result.role, tuple(value.number for value in values), name=name)
     role = roles.Full if values[0].axes & COLUMNS else roles.PerRow
-    return Result(role, (values[0].number,), like, name)
+    return Result(role, (values[0].number,), like, name, dtype)

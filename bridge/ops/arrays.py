@@ -45,6 +45,9 @@ class Arrays(Protocol):
     def cast(self, x: Any, dtype: str) -> Any:
         """Returns x in another dtype."""
 
+    def constant(self, x: Any) -> Any:
+        """Returns x without its derivatives."""
+
     def concatenated(self, first: Any, *others: Any) -> Any:
         """Joins arrays along the last dimension, in the dtype of the first."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bridge.lang import codes, roles
-from bridge.lang.dtypes import FLOATING, INTEGERS, OF_MASKS, promote
+from bridge.lang.dtypes import FLOATING, INTEGERS, OF_8_BITS, OF_MASKS, promote
 from bridge.lang.program import Program
 from bridge.ops.definition import Role, Spec, shape_in, space_of
 from bridge.ops.program_params import ROLES, ProgramParams
@@ -20,6 +20,7 @@ class Form:
       names, roles, dtypes: of the operands; `dtypes` lists the allowed ones.
       fills_space: for each result, True if it has a number at every place of the space.
       like: for each result, the operand whose dtype it has; -1: the dtype follows from its role.
+      fixed: for each result, its dtype if the program names it, or "".
       takes_number: True if the first operand may be 0-dimensional.
     """
 
@@ -28,6 +29,7 @@ class Form:
     dtypes: tuple[tuple[str, ...], ...]
     fills_space: tuple[bool, ...]
     like: tuple[int, ...]
+    fixed: tuple[str, ...]
     takes_number: bool
 
     @classmethod
@@ -39,6 +41,7 @@ class Form:
             tuple(dtypes_of_role(operand.role) for operand in operands),
             tuple(ROLES[result.role].fills_space for result in program.results),
             tuple(result.like for result in program.results),
+            tuple(result.dtype for result in program.results),
             {each.role for each in operands} | {each.role for each in program.results}
             <= {roles.Full, roles.Table, roles.Mask, roles.Integer}
             and not codes.tells_columns_apart(program),
@@ -49,6 +52,10 @@ def dtypes_of_role(role: type[roles.Annotation]) -> tuple[str, ...]:
     """Returns the names of the dtypes that an operand may have."""
     if role is roles.Mask:
         return OF_MASKS
+    if role is roles.Quantized:
+        return OF_8_BITS
+    if role is roles.Scale:
+        return (*FLOATING, *OF_8_BITS)
     return INTEGERS if role.integer else FLOATING
 
 
@@ -75,10 +82,10 @@ def check_operands(
             floating.append(spec.dtype)
     check_shapes(function, form, specs)
     arithmetic = "float64" if "float64" in floating else "float32"
-    promoted = promote(*floating)
+    promoted = promote(*floating) if floating else "float32"
     results = [
-        specs[like].dtype if like >= 0 else promoted if fills_space else arithmetic
-        for fills_space, like in zip(form.fills_space, form.like, strict=True)
+        fixed or (specs[like].dtype if like >= 0 else promoted if fills_space else arithmetic)
+        for fills_space, like, fixed in zip(form.fills_space, form.like, form.fixed, strict=True)
     ]
     is_one = all(dtype == promoted for dtype in floating)
     code = texts.get(promoted, texts[""]) if is_one else texts[""]

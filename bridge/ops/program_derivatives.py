@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.lang import codes
+from bridge.lang.dtypes import OF_8_BITS
 from bridge.lang.errors import ProgramTooLarge
 from bridge.lang.limits import MOST_OPERANDS, check_arrays
 from bridge.ops.definition import Call, Op, Operands, Places, Role, Spec, ZerosLike, passed_on
@@ -30,12 +31,17 @@ def jvp(
     moved = [
         i
         for i, tangent in enumerate(tangents[: rule.count])
-        if tangent is not None and rule.is_smooth(i)
+        if tangent is not None and rule.is_smooth(i, specs)
     ]
-    plain = split(params.dtypes)[: len(codes.parse(rule.code).program.results)]
+    plain = _smooth(split(params.dtypes)[: len(codes.parse(rule.code).program.results)])
     if not moved or not any(plain):
         return []
     return [_tangents(rule, part, plain, tangents, specs) for part in rule.forward_parts(moved)]
+
+
+def _smooth(dtypes: Sequence[str | None]) -> tuple[str | None, ...]:
+    """Returns the dtypes of results, with None for those of 8 bits, which have no derivative."""
+    return tuple(None if dtype in OF_8_BITS else dtype for dtype in dtypes)
 
 
 def _tangents(
@@ -77,9 +83,13 @@ def vjp(
         tag[0] == "tangent" for tag, is_wanted in zip(own.tags, wanted, strict=False) if is_wanted
     )
     rule = _Rule(op, operands, results, params, linear)
-    given = [c is not None for c in cotangents[: len(codes.parse(rule.code).program.results)]]
+    plain = _smooth(split(params.dtypes)[: len(codes.parse(rule.code).program.results)])
+    pairs = zip(cotangents, plain, strict=False)
+    given = [cotangent is not None and dtype is not None for cotangent, dtype in pairs]
     positions = [
-        i for i, is_wanted in enumerate(wanted[: rule.count]) if is_wanted and rule.is_smooth(i)
+        i
+        for i, is_wanted in enumerate(wanted[: rule.count])
+        if is_wanted and rule.is_smooth(i, specs)
     ]
     if not any(given) or not positions:
         return []
@@ -202,9 +212,10 @@ class _Rule:
         # A call that is transposed has no residuals: it has not been run.
         self.has_kept = bool(self.saved) and None not in self.saved and not coded.kept
 
-    def is_smooth(self, position: int) -> bool:
+    def is_smooth(self, position: int, specs: Sequence[Spec | None]) -> bool:
         """True if an operand has a derivative; stages run below all derivatives and have none."""
-        if self.own.columns:
+        spec = specs[position]
+        if self.own.columns or (spec is not None and spec.dtype in OF_8_BITS):
             return False
         role = ROLES[self.own.program.operands[position].role]
         return not role.is_discrete and self.own.tags[position][0] != "kept"

@@ -62,8 +62,10 @@ def requests_towards(sets: Sets, found: Traced, dtype: str, arch: str = "") -> I
     operands = found.program.operands
     own = tuple(_dtype_of(operand.role, dtype) for operand in operands)
     results = tuple(
-        dtype if fills_space or like >= 0 else arithmetic
-        for fills_space, like in zip(found.form.fills_space, found.form.like, strict=True)
+        fixed or (dtype if fills_space or like >= 0 else arithmetic)
+        for fills_space, like, fixed in zip(
+            found.form.fills_space, found.form.like, found.form.fixed, strict=True
+        )
     )
     params = ProgramParams(code, arithmetic, ",".join(results))
     yield request_of(params, own, arch)
@@ -98,4 +100,4 @@ def request_of(params: ProgramParams, takes: Sequence[str], arch: str = "") -> R
 def _dtype_of(role: type[roles.Annotation], dtype: str) -> str:
     if role is roles.Integer or role.integer:
         return "int64"
-    return dtype if dtype in dtypes_of_role(role) else "bool"
+    return dtype if dtype in (dtypes := dtypes_of_role(role)) else dtypes[0]

@@ -62,6 +62,7 @@ from bridge.torch._ops.post_training.policy_loss import policy_loss
 from bridge.torch._ops.post_training.preference_loss import preference_loss
 from bridge.torch._ops.product_modules import Linear
 from bridge.torch._ops.products import linear, matmul
+from bridge.torch._ops.quantization import dequantize, fake_quantize, quantize
 from bridge.torch._ops.rotary import rms_norm_rotary, rotary
 from bridge.torch._ops.softmax import (
     scaled_causal_softmax,
@@ -131,9 +132,11 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "cross_entropy",
+    "dequantize",
     "dyt",
     "embedding",
     "entropy",
+    "fake_quantize",
     "gated_rms_norm",
     "geglu",
     "glu",
@@ -157,6 +160,7 @@ __all__ = [
     "policy_loss",
     "poly_norm",
     "preference_loss",
+    "quantize",
     "reglu",
     "rms_norm",
     "rms_norm_rotary",

@@ -17,6 +17,7 @@
 #endif
 
 #include "math/convert.h"
+#include "math/eight_bits.h"
 #include "math/precision.h"
 
 // States that iterations of the next loop share memory only if operands are the same memory,
@@ -44,7 +45,7 @@ using real_of = typename math::precision_of<T>::real;
 
 template <class Real, class T>
 inline __attribute__((always_inline)) Real to_real(T value) {
-  if constexpr (sizeof(T) == 2)
+  if constexpr (sizeof(T) == 2 || (sizeof(T) == 1 && !std::is_same_v<T, uint8_t>))
     return static_cast<Real>(math::to_float(value));
   else
     return static_cast<Real>(value);
@@ -216,6 +217,14 @@ void load_run(int32_t dtype, const void* from, Real* tile, int64_t count) {
       return load_run_of<math::bfloat16>(from, tile, count);
     case BRIDGE_FLOAT32:
       return load_run_of<float>(from, tile, count);
+    case BRIDGE_INT8:
+      return load_run_of<int8_t>(from, tile, count);
+    case BRIDGE_FLOAT8_E4M3FN:
+      return load_run_of<math::float8_e4m3fn>(from, tile, count);
+    case BRIDGE_FLOAT8_E5M2:
+      return load_run_of<math::float8_e5m2>(from, tile, count);
+    case BRIDGE_FLOAT8_E8M0FNU:
+      return load_run_of<math::float8_e8m0fnu>(from, tile, count);
     default:
       if constexpr (sizeof(Real) == sizeof(double)) load_run_of<double>(from, tile, count);
   }
@@ -230,6 +239,14 @@ void store_run(int32_t dtype, void* to, const Real* tile, int64_t count) {
       return store_run_of<math::bfloat16>(to, tile, count);
     case BRIDGE_FLOAT32:
       return store_run_of<float>(to, tile, count);
+    case BRIDGE_INT8:
+      return store_run_of<int8_t>(to, tile, count);
+    case BRIDGE_FLOAT8_E4M3FN:
+      return store_run_of<math::float8_e4m3fn>(to, tile, count);
+    case BRIDGE_FLOAT8_E5M2:
+      return store_run_of<math::float8_e5m2>(to, tile, count);
+    case BRIDGE_FLOAT8_E8M0FNU:
+      return store_run_of<math::float8_e8m0fnu>(to, tile, count);
     default:
       if constexpr (sizeof(Real) == sizeof(double)) store_run_of<double>(to, tile, count);
   }

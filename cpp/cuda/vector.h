@@ -8,6 +8,7 @@
 
 #include "cuda/simt.h"
 #include "math/convert.h"
+#include "math/eight_bits.h"
 
 namespace bridge::simt {
 
@@ -20,7 +21,7 @@ struct alignas(16) Pack {
 // Exact if Real is at least as wide as T; kernels use no other case.
 template <class Real, class T>
 BRIDGE_DEVICE Real widen(T value) {
-  if constexpr (sizeof(T) == 2) {
+  if constexpr (sizeof(T) == 2 || (sizeof(T) == 1 && !std::is_same_v<T, uint8_t>)) {
     return static_cast<Real>(math::to_float(value));
   } else {
     return static_cast<Real>(value);

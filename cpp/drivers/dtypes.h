@@ -29,6 +29,10 @@ BRIDGE_HD bool is_signed(int32_t dtype) { return (kIsSigned >> dtype & 1) != 0; 
 BRIDGE_HD bool is_floating(int32_t dtype) {
   return dtype >= BRIDGE_FLOAT16 && dtype <= BRIDGE_FLOAT64;
 }
+// True for the dtypes of quantised numbers.
+BRIDGE_HD bool is_of_8_bits(int32_t dtype) {
+  return dtype == BRIDGE_INT8 || dtype >= BRIDGE_FLOAT8_E4M3FN;
+}
 
 }  // namespace bridge
 

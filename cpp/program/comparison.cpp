@@ -4,6 +4,7 @@
 
 #include "drivers/integers.h"
 #include "math/convert.h"
+#include "math/eight_bits.h"
 #include "program/interpreter.h"
 
 namespace bridge::interpreter {
@@ -49,6 +50,14 @@ void put_number(char* to, int32_t dtype, double value) {
       return put(to, math::round_to<math::bfloat16>(value));
     case BRIDGE_FLOAT32:
       return put(to, math::round_to<float>(value));
+    case BRIDGE_INT8:
+      return put(to, math::round_to<int8_t>(value));
+    case BRIDGE_FLOAT8_E4M3FN:
+      return put(to, math::round_to<math::float8_e4m3fn>(value));
+    case BRIDGE_FLOAT8_E5M2:
+      return put(to, math::round_to<math::float8_e5m2>(value));
+    case BRIDGE_FLOAT8_E8M0FNU:
+      return put(to, math::round_to<math::float8_e8m0fnu>(value));
     default:
       return put(to, value);
   }

@@ -208,8 +208,18 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
       return math::log_sum_rest<true>(a, b, c);
     case kExp2BelowFloat16:
       return exp2_below_16<math::SingleForFloat16>(a, b, c);
-    default:  // kExp2BelowBfloat16
+    case kExp2BelowBfloat16:
       return exp2_below_16<math::SingleForBfloat16>(a, b, c);
+    case kRoundInt8:
+      return rounded<int8_t>(a);
+    case kRoundFloat8E4m3fn:
+      return rounded<math::float8_e4m3fn>(a);
+    case kRoundFloat8E5m2:
+      return rounded<math::float8_e5m2>(a);
+    case kRoundFloat8E8m0fnu:
+      return rounded<math::float8_e8m0fnu>(a);
+    default:  // kBinade
+      return binade(a);
   }
 }
 

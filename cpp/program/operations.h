@@ -8,7 +8,7 @@
 namespace bridge::interpreter {
 
 // Versions of the bytecode that this library reads; it has the last one.
-constexpr int32_t kOldestVersion = 11, kVersion = 12;
+constexpr int32_t kOldestVersion = 11, kVersion = 13;
 
 // The operation of an instruction.
 enum Operation : int32_t {
@@ -87,6 +87,11 @@ enum Operation : int32_t {
   kLogSumRest16,
   kExp2BelowFloat16,
   kExp2BelowBfloat16,
+  kRoundInt8,
+  kRoundFloat8E4m3fn,
+  kRoundFloat8E5m2,
+  kRoundFloat8E8m0fnu,
+  kBinade,
   // The number of elementwise operations.
   kElementwise,
   // Integers. Comparisons give a truth value, and kFloat a floating number.

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "math/convert.h"
+#include "math/eight_bits.h"
 #include "math/gelu.h"
 #include "math/log_sum.h"
 #include "math/logistic_for_16_bits.h"
@@ -45,6 +46,22 @@ BRIDGE_HD Real smaller_of(Real a, Real b) {
 template <class Real>
 BRIDGE_HD Real larger_of(Real a, Real b) {
   return ((a >= b) | (a != a)) ? a : b;
+}
+
+// Returns the largest power of two up to |x|; 0 for 0, infinity for infinity.
+template <class Real>
+BRIDGE_HD Real binade(Real x) {
+  using Format = math::Format<Real>;
+  constexpr typename Format::Bits kFraction =
+      (typename Format::Bits{1} << Format::mantissa_bits) - 1;
+  constexpr typename Format::Bits kExponent = ~kFraction & ~Format::sign_bit;
+  // Denormal numbers are multiplied into the range of the others first. Both factors are exact.
+  constexpr Real kUp = static_cast<Real>(typename Format::Bits{2} << Format::mantissa_bits);
+  const Real size = math::absolute(x);
+  const Real least = math::bit_cast<Real>(typename Format::Bits{1} << Format::mantissa_bits);
+  const Real small = math::bit_cast<Real>(math::to_bits(size * kUp) & kExponent) * (Real(1) / kUp);
+  const Real normal = math::bit_cast<Real>(math::to_bits(size) & kExponent);
+  return x != x ? x : (size < least ? small : normal);
 }
 
 // Returns `x` rounded to T, as if it were read back from an array of T.

@@ -15,7 +15,7 @@ bool is_dtype_of(Role role, int32_t dtype) {
     case Role::integer:
       return dtype == BRIDGE_INT64;
     default:
-      return is_floating(dtype);
+      return is_floating(dtype) || is_of_8_bits(dtype);
   }
 }
 
@@ -103,7 +103,9 @@ bridge_status check_arrays(const bridge_program& call, const View& view, char* m
   }
   for (int32_t i = 0; i < call.results; ++i) {
     const Role role = view.result_role(i);
-    if (!is_floating(call.result[i].dtype)) return fail("the dtype of a result", i);
+    // A gradient, which a column sum is, has no 8-bit dtype.
+    const bool is_narrow = role != Role::row && is_of_8_bits(call.result[i].dtype);
+    if (!is_floating(call.result[i].dtype) && !is_narrow) return fail("the dtype of a result", i);
     // Column sums over no rows are written too, as zeros.
     const bool writes = role == Role::row ? call.cols > 0 : has_elements(role, has_rows, call);
     if (writes && call.result[i].data == nullptr) return fail("a result is null", i);

@@ -514,7 +514,7 @@ MASKS = (
     Fault(
         "a compiled program reads a uint8 mask as floating numbers",
         "bridge/lang/emission/cpu_tiles.py",
-        "dtype in (*FLOATING, *OF_MASKS)",
+        "dtype in (*FLOATING, *OF_8_BITS, *OF_MASKS)",
         'dtype in (*FLOATING, "bool")',
         tests="tests/generated/test_bits.py::test_masks",
     ),

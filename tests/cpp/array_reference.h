@@ -10,6 +10,7 @@
 
 #include "drivers/dtypes.h"
 #include "math/convert.h"
+#include "math/eight_bits.h"
 
 namespace bridge::reference {
 
@@ -21,6 +22,10 @@ void store(void* data, int32_t dtype, int64_t index, Real value) {
   if (dtype == BRIDGE_BFLOAT16) put(math::round_to<math::bfloat16>(value));
   if (dtype == BRIDGE_FLOAT32) put(math::round_to<float>(value));
   if (dtype == BRIDGE_FLOAT64) put(math::round_to<double>(value));
+  if (dtype == BRIDGE_INT8) put(math::round_to<int8_t>(value));
+  if (dtype == BRIDGE_FLOAT8_E4M3FN) put(math::round_to<math::float8_e4m3fn>(value));
+  if (dtype == BRIDGE_FLOAT8_E5M2) put(math::round_to<math::float8_e5m2>(value));
+  if (dtype == BRIDGE_FLOAT8_E8M0FNU) put(math::round_to<math::float8_e8m0fnu>(value));
 }
 
 template <class Real>
@@ -33,6 +38,10 @@ Real load(const void* data, int32_t dtype, int64_t index) {
   if (dtype == BRIDGE_FLOAT16) return math::to_float(get(math::float16{}));
   if (dtype == BRIDGE_BFLOAT16) return math::to_float(get(math::bfloat16{}));
   if (dtype == BRIDGE_FLOAT32) return get(float{});
+  if (dtype == BRIDGE_INT8) return get(int8_t{});
+  if (dtype == BRIDGE_FLOAT8_E4M3FN) return math::to_float(get(math::float8_e4m3fn{}));
+  if (dtype == BRIDGE_FLOAT8_E5M2) return math::to_float(get(math::float8_e5m2{}));
+  if (dtype == BRIDGE_FLOAT8_E8M0FNU) return math::to_float(get(math::float8_e8m0fnu{}));
   return static_cast<Real>(get(double{}));
 }
 

@@ -115,7 +115,7 @@ inline bridge_program_array make_array(Role role, bool pairs, bool is_result, in
   const int64_t count = empty ? 0 : span;
   const int64_t bytes = element_bytes(dtype);
   char* const data = allocate(count * bytes);
-  if (dtype > BRIDGE_FLOAT64)
+  if (dtype > BRIDGE_FLOAT64 && dtype <= BRIDGE_UINT64)
     fill_integers(data, dtype, count, call.cols);
   else
     fill_reals(data, dtype, count);
@@ -133,6 +133,15 @@ inline int32_t any_dtype(Role role, bool allows_double) {
       return static_cast<int32_t>(BRIDGE_BOOL + pick(BRIDGE_UINT64 - BRIDGE_BOOL + 1));
     case Role::integer:
       return BRIDGE_INT64;
+    case Role::full:
+    case Role::per_row:
+    case Role::halves:
+      if (chance(10)) {
+        static const int32_t kNarrow[] = {BRIDGE_INT8, BRIDGE_FLOAT8_E4M3FN, BRIDGE_FLOAT8_E5M2,
+                                          BRIDGE_FLOAT8_E8M0FNU};
+        return kNarrow[pick(4)];
+      }
+      [[fallthrough]];
     default:
       return static_cast<int32_t>(pick(allows_double ? 4 : 3));
   }

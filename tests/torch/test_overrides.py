@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
 import bridge.torch as bt
+from bridge import Quantization
 from bridge.torch import apex, huggingface, liger, megatron, slapo
 from tests.torch.expected import assert_same_bits
 
@@ -68,6 +69,18 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
     "batch_norm": (
         lambda x, b: bt.batch_norm(x, b, b, b, training=False),
         lambda x, b: bt.batch_norm(x, None, None, training=True),
+    ),
+    "quantize": (
+        lambda x, b: bt.quantize(x, Quantization("int8_row"))[0],
+        lambda x, b: bt.quantize(x[:2], Quantization("fp8_row"))[1],
+    ),
+    "fake_quantize": (
+        lambda x, b: bt.fake_quantize(x, Quantization("int8_row")),
+        lambda x, b: bt.fake_quantize(x[:2], Quantization("fp8_row")),
+    ),
+    "dequantize": (
+        lambda x, b: bt.dequantize(x.to(torch.int8), x[:, 0]),
+        lambda x, b: bt.dequantize(x.to(torch.int8), x[:, 0], dtype=torch.float64),
     ),
     "group_norm": (
         lambda x, b: bt.group_norm(x, 5, b, b),

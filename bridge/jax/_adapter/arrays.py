@@ -24,6 +24,7 @@ __all__ = [
     "cast",
     "checked",
     "concatenated",
+    "constant",
     "dtype_of",
     "entry",
     "known",
@@ -69,6 +70,10 @@ def dtype_of(x: jax.Array) -> str:
 
 def cast(x: jax.Array, dtype: str) -> jax.Array:
     return x.astype(dtype)
+
+
+def constant(x: jax.Array) -> jax.Array:
+    return jax.lax.stop_gradient(x)
 
 
 def concatenated(first: jax.Array, *others: jax.Array) -> jax.Array:

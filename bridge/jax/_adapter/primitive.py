@@ -48,6 +48,7 @@ from bridge.jax._sharded.partitioning import (
     on_named_axis,
     place_of,
 )
+from bridge.lang.dtypes import OF_8_BITS
 from bridge.ops import OPS, Role, ZerosLike
 from bridge.ops.batching import Move, batch_call
 from bridge.ops.definition import Op, each_place
@@ -156,8 +157,10 @@ def _jvp(
     roles = op.operand_roles(count, params)
     directions = _scatter(
         [
-            None if type(tangent) is Zero or roles[slot].is_discrete else tangent
-            for slot, tangent in zip(slots, tangents, strict=True)
+            None
+            if type(tangent) is Zero or roles[slot].is_discrete or primal.dtype.name in OF_8_BITS
+            else tangent
+            for slot, tangent, primal in zip(slots, tangents, primals, strict=True)
         ],
         slots,
         count,

@@ -7,11 +7,14 @@ from typing import overload
 import jax
 
 from bridge.catalogue import norms
+from bridge.catalogue.quantization import Quantization
+from bridge.catalogue.quantized_norms import QuantizedNorms
 from bridge.jax._adapter import arrays
 
 ArrayLike = jax.typing.ArrayLike
 
 _rms_norm, _layer_norm = norms.rms_norm.entry("jax").run, norms.layer_norm.entry("jax").run
+_quantized = QuantizedNorms(arrays)
 _rms_norm_of_sum = norms.add_rms_norm.entry("jax").run
 _layer_norm_of_sum = norms.add_layer_norm.entry("jax").run
 
@@ -34,6 +37,16 @@ def rms_norm(
     eps: float = ...,
     offset: float = ...,
 ) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def rms_norm(
+    x: ArrayLike,
+    weight: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
+    *,
+    eps: float = ...,
+    offset: float = ...,
+    quantize: Quantization,
+) -> tuple[jax.Array, ...]: ...
 def rms_norm(
     x: ArrayLike,
     weight: ArrayLike | None = None,
@@ -41,7 +54,8 @@ def rms_norm(
     *,
     eps: float = 1e-6,
     offset: float = 0.0,
-) -> jax.Array | tuple[jax.Array, jax.Array]:
+    quantize: Quantization | None = None,
+) -> jax.Array | tuple[jax.Array, ...]:
     r"""h·r·(offset + weight) with r = 1/√(mean(h²) + eps) over the last dimension.
 
     h is x, or x + residual rounded to its dtype: a call with a residual has the bits of an addition
@@ -61,10 +75,12 @@ def rms_norm(
       residual: of x's shape, of any of these dtypes.
       eps: a positive finite number, known at compile time.
       offset: a finite number, known at compile time, added to weight; Gemma uses 1.0.
+      quantize: a `bridge.Quantization`: the result is rounded to its dtype and then quantised, as
+        by `quantize`, without an array in between. All results are then constants to derivatives.
 
     Returns:
       y, of x's shape and the promoted dtype of all arrays. With a residual (y, h), where h has the
-      promoted dtype of x and residual.
+      promoted dtype of x and residual. With `quantize`, values and scales in the place of y.
 
     Raises:
       TypeError: an argument is no array or has another dtype; eps or offset is traced or no number.
@@ -77,6 +93,9 @@ def rms_norm(
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv:1910.07467.
     """
+    if quantize is not None:
+        x, weight, residual = arrays.checked("rms_norm", 1, x=x, weight=weight, residual=residual)
+        return _quantized.rms_norm(x, weight, residual, eps, offset, quantize)
     if residual is None:
         return _rms_norm((x, weight), None, eps, offset)  # type: ignore[no-any-return]
     x, residual = arrays.checked("rms_norm", 2, x=x, residual=residual)
@@ -102,6 +121,16 @@ def layer_norm(
     *,
     eps: float = ...,
 ) -> tuple[jax.Array, jax.Array]: ...
+@overload
+def layer_norm(
+    x: ArrayLike,
+    weight: ArrayLike | None = None,
+    bias: ArrayLike | None = None,
+    residual: ArrayLike | None = None,
+    *,
+    eps: float = ...,
+    quantize: Quantization,
+) -> tuple[jax.Array, ...]: ...
 def layer_norm(
     x: ArrayLike,
     weight: ArrayLike | None = None,
@@ -109,7 +138,8 @@ def layer_norm(
     residual: ArrayLike | None = None,
     *,
     eps: float = 1e-5,
-) -> jax.Array | tuple[jax.Array, jax.Array]:
+    quantize: Quantization | None = None,
+) -> jax.Array | tuple[jax.Array, ...]:
     r"""(h − μ)/√(v + eps)·weight + bias with the mean μ and variance v of a row of h.
 
     h is x, or x + residual rounded to its dtype, as for `rms_norm`. With m = mean(h) and d = h − m,
@@ -124,10 +154,12 @@ def layer_norm(
       weight, bias: `[d]`, of any of these dtypes.
       residual: of x's shape, of any of these dtypes.
       eps: a positive finite number, known at compile time.
+      quantize: a `bridge.Quantization`: the result is rounded to its dtype and then quantised, as
+        by `quantize`, without an array in between. All results are then constants to derivatives.
 
     Returns:
       y, of x's shape and the promoted dtype of all arrays. With a residual (y, h), where h has the
-      promoted dtype of x and residual.
+      promoted dtype of x and residual. With `quantize`, values and scales in the place of y.
 
     Raises:
       TypeError, ValueError: as for `rms_norm`.
@@ -138,6 +170,10 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", arXiv:1607.06450.
     """
+    if quantize is not None:
+        operands = {"x": x, "weight": weight, "bias": bias, "residual": residual}
+        x, weight, bias, residual = arrays.checked("layer_norm", 1, **operands)
+        return _quantized.layer_norm(x, weight, bias, residual, eps, quantize)
     if residual is None:
         return _layer_norm((x, weight, bias), None, eps)  # type: ignore[no-any-return]
     x, residual = arrays.checked("layer_norm", 2, x=x, residual=residual)

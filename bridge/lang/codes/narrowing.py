@@ -51,7 +51,7 @@ def narrowed(program: Program, dtype: str, is_exact: Sequence[bool]) -> Program:
       is_exact: for each result, True if its numbers are not rounded to that type.
     """
     slopes = _slopes(program)
-    may = _may_be_rough(program, is_exact, slopes)
+    may = _may_be_rough(program, is_exact, slopes, dtype)
 
     def narrow(number: int, node: Node) -> Node:
         if number in slopes:
@@ -124,7 +124,9 @@ def depends_on_functions(program: Program, numbers: Sequence[int]) -> bool:
     return False
 
 
-def _may_be_rough(program: Program, is_exact: Sequence[bool], slopes: dict[int, int]) -> list[bool]:
+def _may_be_rough(
+    program: Program, is_exact: Sequence[bool], slopes: dict[int, int], dtype: str
+) -> list[bool]:
     may = [True] * len(program.nodes)
     for result, is_kept in zip(program.results, is_exact, strict=True):
         for number in result.nodes:
@@ -133,6 +135,8 @@ def _may_be_rough(program: Program, is_exact: Sequence[bool], slopes: dict[int, 
         node = program.nodes[number]
         if number in slopes and may[number]:
             continue  # it is computed from its argument only
+        if node.operation == "rounded" and node.static == dtype:
+            continue  # it has the bits of a result that another op reads
         passed = _PASSES.get(node.operation, ()) if may[number] else ()
         for place, i in enumerate(node.inputs):
             may[i] = may[i] and place in passed

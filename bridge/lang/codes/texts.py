@@ -109,7 +109,10 @@ def _fields(program: Program) -> dict[str, Any]:
         "name": program.name,
         "operands": [[operand.name, operand.role.__name__] for operand in program.operands],
         "nodes": [[n.operation, n.inputs, n.static, n.axes, n.dtype] for n in program.nodes],
-        "results": [[r.role.__name__, r.nodes, r.like, r.name] for r in program.results],
+        "results": [
+            [r.role.__name__, r.nodes, r.like, r.name, *([r.dtype] if r.dtype else [])]
+            for r in program.results
+        ],
     }
 
 
@@ -210,8 +213,8 @@ def _program(fields: Any) -> Program:
             for operation, inputs, static, axes, dtype in fields["nodes"]
         ),
         tuple(
-            Result(_ROLES[role], tuple(nodes), like, name)
-            for role, nodes, like, name in fields["results"]
+            Result(_ROLES[role], tuple(nodes), like, name, *dtype)
+            for role, nodes, like, name, *dtype in fields["results"]
         ),
     )
 
@@ -233,7 +236,10 @@ def computed(coded: Coded) -> Program:
         return program
     plain = len(coded.program.results)
     is_exact = [
-        i >= plain or r.role is roles.PerRow or (r.role is roles.Row and not coded.rounds_sums)
+        i >= plain
+        or r.role is roles.PerRow
+        or r.dtype != ""
+        or (r.role is roles.Row and not coded.rounds_sums)
         for i, r in enumerate(program.results)
     ]
     return narrowing.narrowed(program, coded.accuracy, is_exact)

@@ -22,6 +22,7 @@ from math import inf
 from bridge.lang import functions as f
 from bridge.lang import roles
 from bridge.lang.derivatives.selects import Cotangent, both, conditions, is_first, select_late
+from bridge.lang.dtypes import OF_8_BITS
 from bridge.lang.operations import scalar_of
 from bridge.lang.program import (
     AXES,
@@ -105,8 +106,10 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
         return f.where(x[0], 0.0 if t[1] is None else t[1], 0.0 if t[2] is None else t[2])
     if operation in ("minimum", "maximum"):
         return f.where(is_first(operation, x), *(0.0 if i is None else i for i in t))
+    if operation == "straight_through":
+        return t[1]
     if operation == "rounded":
-        return f.rounded(t[0], node.static)
+        return t[0] if node.static in OF_8_BITS else f.rounded(t[0], node.static)
     if operation == "neg":
         assert t[0] is not None
         return -t[0]
@@ -147,8 +150,10 @@ def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value 
         return [None, g, g]
     if operation in ("minimum", "maximum"):
         return [g, g]
+    if operation == "straight_through":
+        return [None, g]
     if operation == "rounded":
-        return [f.rounded(g, node.static)]
+        return [g if node.static in OF_8_BITS else f.rounded(g, node.static)]
     if operation == "neg":
         return [-g]
     if operation == "add":

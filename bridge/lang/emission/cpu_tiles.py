@@ -7,7 +7,7 @@ from typing import Any
 
 from bridge.lang import roles
 from bridge.lang.bytecode import Writer
-from bridge.lang.dtypes import DTYPES, FLOATING, OF_16_BITS, OF_MASKS
+from bridge.lang.dtypes import DTYPES, FLOATING, OF_8_BITS, OF_16_BITS, OF_MASKS
 from bridge.lang.emission.expressions import Expressions, Numbers
 from bridge.lang.emission.sections import LargestCount, Tile, makers, named_column, tile_sections
 from bridge.lang.instructions import REDUCTIONS, symbol_of
@@ -43,7 +43,7 @@ class Registers(Expressions):
         vector is converted once for many rows.
         """
         dtype = self.dtypes[number]
-        is_read_as_it_is = dtype != "float16" and dtype in (*FLOATING, *OF_MASKS)
+        is_read_as_it_is = dtype != "float16" and dtype in (*FLOATING, *OF_8_BITS, *OF_MASKS)
         if is_read_as_it_is and not self.is_vector(number):
             return (*DTYPES[dtype][:2], False)
         return self.real, self.real_bytes, True

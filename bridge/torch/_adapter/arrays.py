@@ -27,6 +27,7 @@ __all__ = [
     "cast",
     "checked",
     "concatenated",
+    "constant",
     "dtype_of",
     "entry",
     "known",
@@ -59,6 +60,10 @@ def dtype_of(x: Tensor) -> str:
 
 def cast(x: Tensor, dtype: str) -> Tensor:
     return x.to(getattr(torch, dtype))
+
+
+def constant(x: Tensor) -> Tensor:
+    return x.detach()
 
 
 def concatenated(first: Tensor, *others: Tensor) -> Tensor:

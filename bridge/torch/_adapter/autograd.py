@@ -33,7 +33,7 @@ from bridge._private.torch import (
     tracing_state,
     unwrap_if_dead,
 )
-from bridge.lang.dtypes import FLOATING
+from bridge.lang.dtypes import FLOATING, OF_8_BITS
 from bridge.ops.definition import Op
 from bridge.torch._adapter import nodes
 from bridge.torch._adapter.autograd_functions import FunctorchCall, apply_of, named
@@ -101,6 +101,8 @@ class Plan(Kernel):
         # Attributes for the hot path: in a tiny call, name lookups take most of the time.
         self.compute = self.saving.native.compute
         self.only = self.wanted[0] if len(self.wanted) == 1 else None
+        # Results of 8 bits, which have no derivative.
+        self.quantized = [i for i in self.wanted if self.derivatives.results[i] in OF_8_BITS]
         # True if the residuals are all operands and nothing else.
         self.keeps_operands = False
         self._keep: Any = None
@@ -203,6 +205,8 @@ class Plan(Kernel):
         """
         ctx.plan = self
         ctx.set_materialize_grads(False)
+        if self.quantized:
+            ctx.mark_non_differentiable(*[results[i] for i in self.quantized])
         if self._keep is None:
             rules = self.derivatives
             self._keep, self._zeros, self._constant = rules.keep, rules.zeros, rules.constant

@@ -58,7 +58,7 @@ class _EagerCall(Rules):
         results = plan.compute(*operands)
         if results is None:
             results = plan.saving.run_below(operands)
-        if plan.keeps_operands:  # inlined `plan.remember`
+        if plan.keeps_operands and not plan.quantized:  # inlined `plan.remember`
             ctx.plan = plan
             ctx.set_materialize_grads(False)
             kept = operands

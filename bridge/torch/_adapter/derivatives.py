@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bridge.lang.dtypes import FLOATING
+from bridge.lang.dtypes import FLOATING, OF_8_BITS
 from bridge.lang.errors import TooLarge
 from bridge.ops import Spec, ZerosLike
 from bridge.ops.definition import Op, Role, each_place
@@ -165,10 +165,13 @@ class Derivatives:
 
     @functools.cached_property
     def _smooth(self) -> list[bool]:
-        """For each operand, True if it is present and has a gradient: its role is not discrete."""
+        """For each operand, True if it is present and has a gradient.
+
+        Operands of discrete roles and of 8 bits have none.
+        """
         roles = self.op.operand_roles(len(self.dtypes), self.params)
         pairs = zip(self.dtypes, roles, strict=True)
-        return [dtype is not None and not role.is_discrete for dtype, role in pairs]
+        return [d not in (None, *OF_8_BITS) and not role.is_discrete for d, role in pairs]
 
     @functools.cached_property
     def _answers(self) -> list[Any]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 from torch import Tensor
 
 from bridge.catalogue import gates
 from bridge.catalogue.gates import FORMS, OPERANDS, Glu, one_a_row
+from bridge.catalogue.quantization import Quantization
+from bridge.catalogue.quantized_gates import QuantizedGates
 from bridge.declared import DeclaredOp
 from bridge.ops.specialised import specialised
 from bridge.torch._adapter import arrays
+from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.declared import DeclaredEntry
 
 
@@ -33,16 +36,78 @@ class GluEntry(DeclaredEntry):
         return None if is_one else self._glu.run(operands, out, *values)
 
 
+class _PublicGlu(GluEntry):
+    """The same with `quantize`, the last of the static arguments."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._quantized = QuantizedGates(arrays, name)
+
+    def resolve(self, operands: tuple[Any, ...], *values: Any) -> Any:
+        return super().resolve(operands, *values[:-1])
+
+    def composed(self, operands: tuple[Any, ...], out: Any, *values: Any) -> Any:
+        *static, interleaved, blocks, quantize = values
+        if quantize is None:
+            return super().composed(operands, out, *values[:-1])
+        check_tensors(self.name, 1, **dict(zip(OPERANDS, operands, strict=True)))
+        _refuse_out(self.name, out)
+        return self._quantized.glu(operands, quantize, tuple(static), interleaved, blocks)
+
+
+def _refuse_out(name: str, out: Any) -> None:
+    if out is not None:
+        raise ValueError(f"{name}: out is given with quantize, expected one of the two")
+
+
 class _SquaredReLU(DeclaredEntry):
+    _quantized = QuantizedGates(arrays, "squared_relu")
+
+    def composed(self, operands: tuple[Any, ...], out: Any, *values: Any) -> Any:
+        if (quantize := values[0]) is None:
+            return None
+        check_tensors(self.name, 1, x=operands[0], weight=operands[1])
+        _refuse_out(self.name, out)
+        return self._quantized.squared_relu(operands[0], operands[1], quantize)
+
     def resolve(self, operands: tuple[Any, ...], *values: Any) -> Any:
         x, weight = operands
-        return super().resolve((x, one_a_row(x, weight)), *values)
+        return super().resolve((x, one_a_row(x, weight)), *values[1:])
 
 
-_glu = GluEntry("glu")
+_glu = _PublicGlu("glu")
 _squared_relu = _SquaredReLU(gates.squared_relu)
 
 
+@overload
+def glu(
+    gate: Tensor,
+    up: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    activation: str = ...,
+    weight: Tensor | None = ...,
+    limit: float | None = ...,
+    linear_offset: float = ...,
+    interleaved: bool = ...,
+    blocks: int = ...,
+    quantize: None = None,
+    out: Tensor | None = ...,
+) -> Tensor: ...
+@overload
+def glu(
+    gate: Tensor,
+    up: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    activation: str = ...,
+    weight: Tensor | None = ...,
+    limit: float | None = ...,
+    linear_offset: float = ...,
+    interleaved: bool = ...,
+    blocks: int = ...,
+    quantize: Quantization,
+) -> tuple[Tensor, Tensor]: ...
 def glu(
     gate: Tensor,
     up: Tensor | None = None,
@@ -54,8 +119,9 @@ def glu(
     linear_offset: float = 0.0,
     interleaved: bool = False,
     blocks: int = 1,
+    quantize: Quantization | None = None,
     out: Tensor | None = None,
-) -> Tensor:
+) -> Tensor | tuple[Tensor, Tensor]:
     r"""activation(gate)·(up + linear_offset)·weight, in one pass over memory.
 
     16-bit tensors and float32 are computed in float32, float64 in float64, and rounded once; the
@@ -78,10 +144,13 @@ def glu(
       blocks: number of packed blocks, side by side, of a packed tensor. Each has a part of the gate
         and then the same part of `up`, as tensor parallelism stores them. A packed bias has the
         same layout.
+      quantize: a `bridge.Quantization`: the result is rounded to its dtype and then quantised, as
+        by `quantize`, in the same pass. Both results are then constants to derivatives. Not with
+        several `blocks`.
       out: a tensor for the result, of its shape and dtype.
 
     Returns:
-      `[..., d]` in the promoted dtype of all tensors.
+      `[..., d]` in the promoted dtype of all tensors; with `quantize`, values and scales.
 
     Raises:
       TypeError: an argument is not a dense tensor or has another dtype; limit or linear_offset is
@@ -97,11 +166,11 @@ def glu(
     Source: Shazeer, "GLU Variants Improve Transformer", arXiv:2002.05202.
     """
     operands = gate, up, bias, weight
-    return _glu.run(operands, out, activation, limit, linear_offset, interleaved, blocks)  # type: ignore[no-any-return]
+    return _glu.run(operands, out, activation, limit, linear_offset, interleaved, blocks, quantize)  # type: ignore[no-any-return]
 
 
-def _with(activation: str, name: str, words: str) -> Callable[..., Tensor]:
-    entry, doc = GluEntry(name), f'`glu` with `activation="{activation}"`: {words}.'
+def _with(activation: str, name: str, words: str) -> Callable[..., Any]:
+    entry, doc = _PublicGlu(name), f'`glu` with `activation="{activation}"`: {words}.'
     entry.public = specialised(glu, OPERANDS, entry.run, name, doc, activation=activation)
     return entry.public
 
@@ -111,16 +180,31 @@ geglu = _with("gelu", "geglu", "x·Φ(x)")
 reglu = _with("relu", "reglu", "max(x, 0), whose derivative at 0 is 0")
 
 
-def squared_relu(x: Tensor, weight: Tensor | None = None, *, out: Tensor | None = None) -> Tensor:
+@overload
+def squared_relu(
+    x: Tensor, weight: Tensor | None = None, *, quantize: None = None, out: Tensor | None = ...
+) -> Tensor: ...
+@overload
+def squared_relu(
+    x: Tensor, weight: Tensor | None = None, *, quantize: Quantization
+) -> tuple[Tensor, Tensor]: ...
+def squared_relu(
+    x: Tensor,
+    weight: Tensor | None = None,
+    *,
+    quantize: Quantization | None = None,
+    out: Tensor | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
     """max(x, 0)²·weight, in one pass over memory; NaN stays.
 
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64.
       weight: a number for each row, `[...]` or `[..., 1]`.
+      quantize: as for `glu`.
       out: a tensor for the result, of its shape and dtype.
 
     Returns:
-      A tensor of x's shape in the promoted dtype of both.
+      A tensor of x's shape in the promoted dtype of both; with `quantize`, values and scales.
 
     Raises:
       TypeError: an argument is not a dense tensor or has another dtype.
@@ -132,4 +216,4 @@ def squared_relu(x: Tensor, weight: Tensor | None = None, *, out: Tensor | None 
 
     Source: So et al., "Primer", arXiv:2109.08668.
     """
-    return _squared_relu.run((x, weight), out)  # type: ignore[no-any-return]
+    return _squared_relu.run((x, weight), out, quantize)  # type: ignore[no-any-return]

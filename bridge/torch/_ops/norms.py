@@ -7,9 +7,12 @@ from typing import Any, overload
 from torch import Tensor
 
 from bridge.catalogue import norms
+from bridge.catalogue.quantization import Quantization
+from bridge.catalogue.quantized_norms import QuantizedNorms
 from bridge.torch._adapter import arrays
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.declared import DeclaredEntry
+from bridge.torch._adapter.overrides import hand_over, is_overridden
 
 
 class _OfSum(DeclaredEntry):
@@ -23,7 +26,8 @@ class _OfSum(DeclaredEntry):
 
 _rms_norm, _layer_norm = DeclaredEntry(norms.rms_norm), DeclaredEntry(norms.layer_norm)
 _rms_norm_of_sum, _layer_norm_of_sum = _OfSum(norms.add_rms_norm), _OfSum(norms.add_layer_norm)
-_OUT = "{}: out is given with a residual, expected one of the two"
+_quantized = QuantizedNorms(arrays)
+_OUT = "{}: out is given with {}, expected one of the two"
 
 
 @overload
@@ -45,8 +49,16 @@ def rms_norm(
     eps: float = ...,
     offset: float = ...,
 ) -> tuple[Tensor, Tensor]: ...
-
-
+@overload
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    eps: float = ...,
+    offset: float = ...,
+    quantize: Quantization,
+) -> tuple[Tensor, ...]: ...
 def rms_norm(
     x: Tensor,
     weight: Tensor | None = None,
@@ -55,7 +67,8 @@ def rms_norm(
     eps: float = 1e-6,
     offset: float = 0.0,
     out: Tensor | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+    quantize: Quantization | None = None,
+) -> Tensor | tuple[Tensor, ...]:
     r"""h·r·(offset + weight) with r = 1/√(mean(h²) + eps) over the last dimension.
 
     h is x, or x + residual rounded to its dtype. So a call with a residual has the same bits as an
@@ -76,10 +89,12 @@ def rms_norm(
       eps: a positive finite number.
       offset: a finite number that is added to weight: 1.0 in Gemma.
       out: a tensor for the result, of its shape and dtype; only without a residual.
+      quantize: a `bridge.Quantization`: the result is rounded to its dtype and then quantised, as
+        by `quantize`, without an array in between. All results are then constants to derivatives.
 
     Returns:
       y, of x's shape and the promoted dtype of all tensors; with a residual (y, h), h of the
-      promoted dtype of x and residual.
+      promoted dtype of x and residual; with `quantize`, values and scales in the place of y.
 
     Raises:
       TypeError: an argument is not a dense tensor or has another dtype; eps or offset is not a
@@ -93,10 +108,17 @@ def rms_norm(
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv:1910.07467.
     """
+    if quantize is not None:
+        if is_overridden(given := (x, weight, residual, out)):
+            return hand_over(given)  # type: ignore[no-any-return]
+        if out is not None:
+            raise ValueError(_OUT.format("rms_norm", "quantize"))
+        check_tensors("rms_norm", 1, x=x, weight=weight, residual=residual)
+        return _quantized.rms_norm(x, weight, residual, eps, offset, quantize)
     if residual is None:
         return _rms_norm.run((x, weight), out, eps, offset)
     if out is not None:
-        raise ValueError(_OUT.format("rms_norm"))
+        raise ValueError(_OUT.format("rms_norm", "a residual"))
     return _rms_norm_of_sum.run((x, residual, weight), None, eps, offset)
 
 
@@ -119,6 +141,16 @@ def layer_norm(
     *,
     eps: float = ...,
 ) -> tuple[Tensor, Tensor]: ...
+@overload
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    eps: float = ...,
+    quantize: Quantization,
+) -> tuple[Tensor, ...]: ...
 def layer_norm(
     x: Tensor,
     weight: Tensor | None = None,
@@ -127,7 +159,8 @@ def layer_norm(
     *,
     eps: float = 1e-5,
     out: Tensor | None = None,
-) -> Tensor | tuple[Tensor, Tensor]:
+    quantize: Quantization | None = None,
+) -> Tensor | tuple[Tensor, ...]:
     r"""(h − μ)/√(v + eps)·weight + bias with the mean μ and variance v of a row of h.
 
     h is x, or x + residual rounded to its dtype, as for `rms_norm`. With m = mean(h) and d = h − m,
@@ -143,10 +176,12 @@ def layer_norm(
       residual: of x's shape, of any of these dtypes.
       eps: a positive finite number.
       out: a tensor for the result, of its shape and dtype; only without a residual.
+      quantize: a `bridge.Quantization`: the result is rounded to its dtype and then quantised, as
+        by `quantize`, without an array in between. All results are then constants to derivatives.
 
     Returns:
       y, of x's shape and the promoted dtype of all tensors; with a residual (y, h), h of the
-      promoted dtype of x and residual.
+      promoted dtype of x and residual; with `quantize`, values and scales in the place of y.
 
     Raises:
       TypeError, ValueError: as for `rms_norm`.
@@ -157,8 +192,15 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", arXiv:1607.06450.
     """
+    if quantize is not None:
+        if is_overridden(given := (x, weight, bias, residual, out)):
+            return hand_over(given)  # type: ignore[no-any-return]
+        if out is not None:
+            raise ValueError(_OUT.format("layer_norm", "quantize"))
+        check_tensors("layer_norm", 1, x=x, weight=weight, bias=bias, residual=residual)
+        return _quantized.layer_norm(x, weight, bias, residual, eps, quantize)
     if residual is None:
         return _layer_norm.run((x, weight, bias), out, eps)
     if out is not None:
-        raise ValueError(_OUT.format("layer_norm"))
+        raise ValueError(_OUT.format("layer_norm", "a residual"))
     return _layer_norm_of_sum.run((x, residual, weight, bias), None, eps)

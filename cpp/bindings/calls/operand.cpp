@@ -3,10 +3,11 @@
 namespace bridge::bindings {
 
 const char* describe_dtype(int32_t dtype) {
-  static const char* const names[] = {"float16", "bfloat16", "float32", "float64", "bool",
-                                      "uint8",   "int64",    "uint32",  "int8",    "int16",
-                                      "int32",   "uint16",   "uint64"};
-  return dtype >= 0 && dtype <= BRIDGE_UINT64 ? names[dtype] : "a dtype that no op takes";
+  static const char* const names[] = {"float16", "bfloat16",      "float32",     "float64",
+                                      "bool",    "uint8",         "int64",       "uint32",
+                                      "int8",    "int16",         "int32",       "uint16",
+                                      "uint64",  "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"};
+  return dtype >= 0 && dtype <= BRIDGE_FLOAT8_E8M0FNU ? names[dtype] : "a dtype that no op takes";
 }
 
 std::string describe_shape(const Operand& operand) {

@@ -12,6 +12,9 @@ int32_t dtype_of(const DLDataType& dtype) {
   if (dtype.code == kDLFloat && dtype.bits == 32) return BRIDGE_FLOAT32;
   if (dtype.code == kDLFloat && dtype.bits == 64) return BRIDGE_FLOAT64;
   if (dtype.code == kDLBool && dtype.bits == 8) return BRIDGE_BOOL;
+  if (dtype.code == kDLFloat8_e4m3fn) return BRIDGE_FLOAT8_E4M3FN;
+  if (dtype.code == kDLFloat8_e5m2) return BRIDGE_FLOAT8_E5M2;
+  if (dtype.code == kDLFloat8_e8m0fnu) return BRIDGE_FLOAT8_E8M0FNU;
   const bool is_signed = dtype.code == kDLInt;
   if (!is_signed && dtype.code != kDLUInt) return kNoDtype;
   switch (dtype.bits) {

@@ -60,9 +60,10 @@ inline PyObject* give(TorchTensor* owned) {
 inline void drop(TorchTensor* owned) { taken(owned); }
 
 // Torch's types, by bridge_dtype.
-constexpr at::ScalarType kTypes[] = {at::kHalf, at::kBFloat16, at::kFloat,  at::kDouble, at::kBool,
-                                     at::kByte, at::kLong,     at::kUInt32, at::kChar,   at::kShort,
-                                     at::kInt,  at::kUInt16,   at::kUInt64};
+constexpr at::ScalarType kTypes[] = {
+    at::kHalf,   at::kBFloat16,      at::kFloat,       at::kDouble,        at::kBool, at::kByte,
+    at::kLong,   at::kUInt32,        at::kChar,        at::kShort,         at::kInt,  at::kUInt16,
+    at::kUInt64, at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kFloat8_e8m0fnu};
 
 inline int32_t dtype_code(at::ScalarType type) {
   const auto* found = std::find(std::begin(kTypes), std::end(kTypes), type);

@@ -43,6 +43,12 @@ inline int32_t dtype_of(ffi::DataType dtype) {
       return BRIDGE_UINT16;
     case ffi::DataType::U64:
       return BRIDGE_UINT64;
+    case ffi::DataType::F8E4M3FN:
+      return BRIDGE_FLOAT8_E4M3FN;
+    case ffi::DataType::F8E5M2:
+      return BRIDGE_FLOAT8_E5M2;
+    case ffi::DataType::F8E8M0FNU:
+      return BRIDGE_FLOAT8_E8M0FNU;
     default:
       return kNoDtype;
   }

@@ -6,6 +6,7 @@
 
 #include "cuda/vector.h"
 #include "math/convert.h"
+#include "math/eight_bits.h"
 
 namespace bridge::columns {
 
@@ -31,6 +32,14 @@ BRIDGE_DEVICE Real load_real(const Array& array, int64_t index) {
       return load_as<Real, math::bfloat16>(array.data, index);
     case BRIDGE_FLOAT32:
       return load_as<Real, float>(array.data, index);
+    case BRIDGE_INT8:
+      return load_as<Real, int8_t>(array.data, index);
+    case BRIDGE_FLOAT8_E4M3FN:
+      return load_as<Real, math::float8_e4m3fn>(array.data, index);
+    case BRIDGE_FLOAT8_E5M2:
+      return load_as<Real, math::float8_e5m2>(array.data, index);
+    case BRIDGE_FLOAT8_E8M0FNU:
+      return load_as<Real, math::float8_e8m0fnu>(array.data, index);
     default:
       return load_as<Real, double>(array.data, index);
   }
@@ -47,6 +56,20 @@ BRIDGE_DEVICE void store_real(const Array& array, int64_t index, Real value) {
       break;
     case BRIDGE_FLOAT32:
       static_cast<float*>(array.data)[index] = math::round_to<float>(value);
+      break;
+    case BRIDGE_INT8:
+      static_cast<int8_t*>(array.data)[index] = math::round_to<int8_t>(value);
+      break;
+    case BRIDGE_FLOAT8_E4M3FN:
+      static_cast<math::float8_e4m3fn*>(array.data)[index] =
+          math::round_to<math::float8_e4m3fn>(value);
+      break;
+    case BRIDGE_FLOAT8_E5M2:
+      static_cast<math::float8_e5m2*>(array.data)[index] = math::round_to<math::float8_e5m2>(value);
+      break;
+    case BRIDGE_FLOAT8_E8M0FNU:
+      static_cast<math::float8_e8m0fnu*>(array.data)[index] =
+          math::round_to<math::float8_e8m0fnu>(value);
       break;
     default:
       static_cast<double*>(array.data)[index] = math::round_to<double>(value);

@@ -34,7 +34,11 @@ typedef enum bridge_dtype {
   BRIDGE_INT16 = 9,
   BRIDGE_INT32 = 10,
   BRIDGE_UINT16 = 11,
-  BRIDGE_UINT64 = 12
+  BRIDGE_UINT64 = 12,
+  /* Of quantised numbers, as int8 is: kernels read and write them, and compute in float32. */
+  BRIDGE_FLOAT8_E4M3FN = 13,
+  BRIDGE_FLOAT8_E5M2 = 14,
+  BRIDGE_FLOAT8_E8M0FNU = 15
 } bridge_dtype;
 
 enum { BRIDGE_MAX_DIMS = 8 };
@@ -56,8 +60,9 @@ typedef struct bridge_program_array {
  *
  * The arithmetic is float64 if any floating array is, else float32; what a primitive computes, the
  * tree of row sums and that of column sums are those of docs/numerics.md, and every result is
- * rounded once. A result of role full or halves may be the same memory with the same strides as an
- * operand of its role and dtype; results overlap nothing otherwise. */
+ * rounded once; a number beyond an 8-bit dtype's largest becomes that. A result of role full or
+ * halves may be the same memory with the same strides as an operand of its role and dtype; results
+ * overlap nothing otherwise. */
 enum { BRIDGE_MAX_PROGRAM_OPERANDS = 64, BRIDGE_MAX_PROGRAM_RESULTS = 31 };
 typedef struct bridge_program {
   const int32_t* code;
