@@ -118,6 +118,9 @@ class _InPlace(torch.optim.Optimizer):
             return
         arithmetic = arithmetic_of(p)
         if value.shape == p.shape and value.device == p.device and value.dtype is arithmetic:
+            if found := unwritable(value):
+                found = f"has a state {name} that {found}"
+                self._refuse(place, i, found, "memory of its own", ValueError)
             return
         for word, own, expected in (
             ("shape", list(value.shape), list(p.shape)),

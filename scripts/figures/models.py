@@ -21,7 +21,7 @@ def of_models() -> str:
         lines.append([row["op"], row["shape"], " / ".join(f"{ms:.3g} ms" for ms in own), *over])
     where = (
         "Median times of rounds in turn, and how many times as fast bridge is in the same "
-        f"framework, with half the distance of the quartiles: {machine_of(report)}. Every row is in "
-        f"[docs/benchmarks/{RECORD}](benchmarks/{RECORD})."
+        f"framework, with half the distance of the quartiles: {machine_of(report)}. Every row is "
+        f"in [docs/benchmarks/{RECORD}](benchmarks/{RECORD})."
     )
     return f"{table(header, lines)}\n\n{where}"

@@ -89,6 +89,15 @@ def spread(optimizer: Any, p: Any) -> None:
     p.data = torch.ones(1).expand(4)
 
 
+def overlap(optimizer: Any, p: Any) -> None:
+    p.data, p.grad = torch.ones(4).as_strided((2, 2), (1, 1)), torch.ones(2, 2)
+    optimizer.state.pop(p)
+
+
+def overlap_state(optimizer: Any, p: Any) -> None:
+    optimizer.state[p].update(exp_avg=torch.ones(1).expand(4))
+
+
 CHANGES: list[tuple[str, Any, str]] = [
     ("adamw", ("lr", torch.ones(2)), "lr of group 1 has shape [2] and dtype float32, expected one"),
     ("adamw", ("lr", None), "lr of group 1 has type NoneType, expected a number"),
@@ -99,6 +108,8 @@ CHANGES: list[tuple[str, Any, str]] = [
     ("adamw", convert, "a state exp_avg of dtype float64, expected float32"),
     ("adamw", grow, "parameter 0 of group 1 has a state exp_avg of shape [4], expected [7]"),
     ("adamw", spread, "parameter 0 of group 1 has elements that share memory, expected memory of"),
+    ("adamw", overlap, "parameter 0 of group 1 has elements that share memory, expected memory of"),
+    ("adamw", overlap_state, "has a state exp_avg that has elements that share memory"),
     ("momentum", ("lr", torch.ones(2)), "lr of group 1 has shape [2] and dtype float32"),
     ("momentum", ("momentum", -1.0), "momentum is -1.0, expected a finite number from 0 on"),
     ("momentum", ("dampening", "no"), "dampening has type str, expected a number"),
@@ -127,9 +138,13 @@ def test_a_refused_step_writes_nothing(number: int) -> None:
         assert all(torch.equal(value, old[key]) for key, value in optimizer.state[p].items())
 
 
-def test_refused_clipping_writes_nothing() -> None:
+@pytest.mark.parametrize(
+    "gradient", [torch.ones(1).expand(4), torch.ones(5).as_strided((2, 2), (1, 1))]
+)
+def test_refused_clipping_writes_nothing(gradient: torch.Tensor) -> None:
     params = drawn(3)
-    params[1].grad = torch.ones(1).expand(4)
+    params[1].data = torch.zeros(gradient.shape)
+    params[1].grad = gradient
     before = params[0].grad.clone()
     words = "clip_grad_norm_: the gradient of tensor 1 has elements that share memory"
     with pytest.raises(ValueError, match=words):

@@ -114,6 +114,21 @@ def test_t5_as_it_is_loaded(family, form, dtype, done, tmp_path) -> None:
     assert len(plain) == (0 if is_gated else 4)
 
 
+@pytest.mark.parametrize("family", ["T5", "MT5", "UMT5"])
+def test_attention_with_a_bias_of_positions_stays(family: str, done) -> None:
+    torch.manual_seed(2)
+    config = getattr(transformers, f"{family}Config")(**T5)
+    original = randomised(getattr(transformers, f"{family}ForConditionalGeneration")(config)).eval()
+    mine, ids = copy.deepcopy(original), tokens(2, 9)
+    off = dict.fromkeys(("norms", "mlps", "activations", "rotary", "loss"), False)
+    done.append(replaced := huggingface.replace(mine, **off, attention=True))
+    assert not replaced.done
+    (why,) = {*replaced.left.values()}
+    assert why.startswith("its layers add a bias of positions")
+    found, expected = (m(input_ids=ids, labels=ids).logits for m in (mine, original))
+    assert torch.equal(found, expected)
+
+
 def test_t5_drops_the_same_elements_in_training(done) -> None:
     torch.manual_seed(2)
     config = transformers.T5Config(**T5, feed_forward_proj="gated-gelu", dropout_rate=0.4)

@@ -27,9 +27,22 @@ def unwritable(t: Tensor) -> str:
         return ""
     if t.is_neg():
         return "has its negative bit set"
-    if any([size > 1 and stride == 0 for size, stride in zip(t.shape, t.stride(), strict=True)]):
-        return "has elements that share memory"
-    return ""
+    return "" if t.is_contiguous() or _are_apart(t) else "has elements that share memory"
+
+
+def _are_apart(t: Tensor) -> bool:
+    """Returns True if each dimension steps over the whole reach of the finer ones.
+
+    The bindings refuse other results (cpp/bindings/calls/overlap.cpp), but only when their call
+    comes, after other parameters have been written.
+    """
+    reach = 1
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
+        if size > 1:
+            if stride < reach:
+                return False
+            reach += (size - 1) * stride
+    return True
 
 
 class Numbers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from bridge.torch._ops.attention import attention
 
 NAME = "bridge"
 _IMPLEMENTATION = "_attn_implementation"  # the attribute that layers of transformers read
+_BIASED = "its layers add a bias of positions to the scores, which bridge's attention does not have"
 _UNSUPPORTED = "its code does not call the attention functions that transformers has registered"
 
 
@@ -109,12 +111,22 @@ def use_attention(model: nn.Module, replaced: Replaced) -> None:
         if before[name] == own:
             replaced.before[what] = "attention"
             continue
+        if any(_adds_position_bias(layer) for layer in part.modules()):
+            replaced.left[what] = _BIASED
+            continue
         part.set_attn_implementation(own)
         if _implementation_of(part) == own:
             replaced.done[what] = "attention"
             replaced._undo.append(functools.partial(part.set_attn_implementation, before[name]))
         else:  # transformers has logged a warning
             replaced.left[what] = _UNSUPPORTED
+
+
+def _adds_position_bias(layer: nn.Module) -> bool:
+    """Returns True if a layer calls the attention function with a bias of positions, as T5's do."""
+    code = getattr(inspect.unwrap(type(layer).forward), "__code__", None)
+    names = () if code is None else code.co_varnames
+    return "attention_interface" in names and any("position_bias" in name for name in names)
 
 
 def _implementation_of(model: Any) -> Any:
