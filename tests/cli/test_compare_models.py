@@ -12,6 +12,7 @@ from scripts.figures import models
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # torch.compile's
 def test_a_row_is_measured_and_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bridge.cli.machine import describe
 
