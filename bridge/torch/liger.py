@@ -1,10 +1,11 @@
-"""Liger-Kernel's norms, gated units, rotary embeddings, softmax and cross-entropy.
+"""Liger-Kernel's norms, gated units, rotary embeddings, softmax, cross-entropy and chunked losses.
 
 Change the import, nothing else.
 
 Originals: `liger_kernel/transformers` and its `functional.py`, `liger_kernel/megatron` without its
-patches, and the autograd Functions of `liger_kernel/ops`; import all of them from here. Of the
-losses, only the cross-entropies are here.
+patches, the autograd Functions of `liger_kernel/ops`, and `liger_kernel/chunked_loss` without the
+cosine similarity; import all of them from here. Of the other losses, only the cross-entropies are
+here.
 
 Everything has derivatives of any order, in reverse and forward mode, torch.func and torch.compile
 (except experts, whose sizes depend on values). 16-bit tensors are rounded once, apart from matrix
@@ -27,6 +28,9 @@ products. Everything runs on the CPU too. Differences:
   `use_token_scaling` and further results. `z_loss` has its gradient; in the original it has none.
   Gradients of a 16-bit weight are summed in float32, whatever `accum_dtype` is. For logits that are
   split over ranks, label smoothing is over the whole vocabulary, and "partition" is refused.
+- Chunked losses: the backward pass computes the gradients, which have derivatives again.
+  `compiled` and `chunk_size` change nothing: bridge chooses the rows of a chunk. The original's
+  sums over desirable and undesirable answers hold for a `chunk_size` of 1; here for any.
 - Tiled MLPs: autograd computes the gradients of parameters; the original adds to their `grad`. fn
   draws the same random numbers in the backward pass.
 - DTensors stay sharded; the RMS norm of the original gathers them.
@@ -34,6 +38,24 @@ products. Everything runs on the CPU too. Differences:
 
 from __future__ import annotations
 
+from bridge.torch._drop_ins.liger.chunked_distillation import LigerFusedLinearJSDFunction
+from bridge.torch._drop_ins.liger.chunked_modules import (
+    LigerFusedLinearCPOLoss,
+    LigerFusedLinearDPOLoss,
+    LigerFusedLinearGRPOLoss,
+    LigerFusedLinearJSDLoss,
+    LigerFusedLinearKTOLoss,
+    LigerFusedLinearORPOLoss,
+    LigerFusedLinearSimPOLoss,
+)
+from bridge.torch._drop_ins.liger.chunked_policy import LigerFusedLinearGRPOFunction
+from bridge.torch._drop_ins.liger.chunked_preferences import (
+    LigerFusedLinearCPOFunction,
+    LigerFusedLinearDPOFunction,
+    LigerFusedLinearKTOFunction,
+    LigerFusedLinearORPOFunction,
+    LigerFusedLinearSimPOFunction,
+)
 from bridge.torch._drop_ins.liger.cross_entropies import (
     CrossEntropyOutput,
     LigerCrossEntropyFunction,
@@ -137,8 +159,22 @@ __all__ = [
     "LigerFusedAddRMSNorm",
     "LigerFusedAddRMSNormFunction",
     "LigerFusedGateUpSiLUMulFunction",
+    "LigerFusedLinearCPOFunction",
+    "LigerFusedLinearCPOLoss",
     "LigerFusedLinearCrossEntropyFunction",
     "LigerFusedLinearCrossEntropyLoss",
+    "LigerFusedLinearDPOFunction",
+    "LigerFusedLinearDPOLoss",
+    "LigerFusedLinearGRPOFunction",
+    "LigerFusedLinearGRPOLoss",
+    "LigerFusedLinearJSDFunction",
+    "LigerFusedLinearJSDLoss",
+    "LigerFusedLinearKTOFunction",
+    "LigerFusedLinearKTOLoss",
+    "LigerFusedLinearORPOFunction",
+    "LigerFusedLinearORPOLoss",
+    "LigerFusedLinearSimPOFunction",
+    "LigerFusedLinearSimPOLoss",
     "LigerFusedMoEFunction",
     "LigerGEGLUMLP",
     "LigerGEGLUMLPForGemma4",
@@ -185,7 +221,14 @@ __all__ = [
     "liger_apply_rotary_pos_emb_bshd",
     "liger_cross_entropy",
     "liger_fused_add_rms_norm",
+    "liger_fused_linear_cpo",
     "liger_fused_linear_cross_entropy",
+    "liger_fused_linear_dpo",
+    "liger_fused_linear_grpo",
+    "liger_fused_linear_jsd",
+    "liger_fused_linear_kto",
+    "liger_fused_linear_orpo",
+    "liger_fused_linear_simpo",
     "liger_geglu",
     "liger_layer_norm",
     "liger_llama4_text_rotary_pos_emb",
@@ -201,3 +244,11 @@ __all__ = [
     "liger_softmax",
     "liger_swiglu",
 ]
+
+liger_fused_linear_cpo = LigerFusedLinearCPOFunction.apply
+liger_fused_linear_dpo = LigerFusedLinearDPOFunction.apply
+liger_fused_linear_grpo = LigerFusedLinearGRPOFunction.apply
+liger_fused_linear_jsd = LigerFusedLinearJSDFunction.apply
+liger_fused_linear_kto = LigerFusedLinearKTOFunction.apply
+liger_fused_linear_orpo = LigerFusedLinearORPOFunction.apply
+liger_fused_linear_simpo = LigerFusedLinearSimPOFunction.apply
