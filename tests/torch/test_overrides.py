@@ -113,7 +113,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.preference_loss(x, None, x, kind="kto", desirable=x > 0, baseline=b[0]),
     ),
     "linear_token_log_probs": (
-        lambda x, b: bt.linear_token_log_probs(x, x, torch.arange(4), bias=b[:4], chunk=3),
+        lambda x, b: bt.linear_token_log_probs(x, x, torch.arange(4), bias=b[:4], chunk=3)[0],
     ),
     "linear_divergence": (
         lambda x, b: bt.linear_divergence(x, x, x, x, q_bias=b[:4], kind="tv", bits="portable"),
