@@ -44,6 +44,7 @@ FAMILIES = (
     "sinks",
     "softmax",
     "vision/batch_norm",
+    "vision/interpolation",
     "vision/pooling",
 )
 LIMIT = 80

@@ -48,6 +48,7 @@ from bridge.jax._ops.softmax import (
 )
 from bridge.jax._ops.viewless import make_viewless
 from bridge.jax._ops.vision.batch_norm import batch_norm
+from bridge.jax._ops.vision.interpolation import interpolate
 from bridge.jax._ops.vision.pooling import adaptive_avg_pool, avg_pool, max_pool
 from bridge.jax.recording import record
 
@@ -79,6 +80,7 @@ __all__ = [
     "geglu",
     "glu",
     "group_norm",
+    "interpolate",
     "invariant",
     "js_div",
     "kl_div",

@@ -74,6 +74,7 @@ from bridge.torch._ops.softmax_modules import LogSoftmax, Softmax
 from bridge.torch._ops.viewless import make_viewless_tensor
 from bridge.torch._ops.vision.batch_norm import batch_norm
 from bridge.torch._ops.vision.batch_norm_modules import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from bridge.torch._ops.vision.interpolation import interpolate
 from bridge.torch._ops.vision.pooling import adaptive_avg_pool, avg_pool, max_pool
 
 
@@ -141,6 +142,7 @@ __all__ = [
     "geglu",
     "glu",
     "group_norm",
+    "interpolate",
     "invariant",
     "js_div",
     "kl_div",

@@ -447,6 +447,20 @@ DECLARED = (
         tests="tests/catalogue/test_group_norm.py::test_the_layout_changes_no_bit",
     ),
     Fault(
+        "interpolate: the second tap of a linear weight is the first",
+        "bridge/catalogue/vision/resizing.py",
+        "return [(first, 1.0 - part), (second, part)]",
+        "return [(first, 1.0 - part), (first, part)]",
+        tests="tests/vision/test_interpolation.py::test_modes",
+    ),
+    Fault(
+        "max_pool: the last of equal numbers is chosen",
+        "bridge/catalogue/vision/tap_programs.py",
+        "is_new = ((one > largest) | (one != one)) & is_there",
+        "is_new = ((one >= largest) | (one != one)) & is_there",
+        tests="tests/vision/test_pooling.py::test_equal_numbers_and_nan",
+    ),
+    Fault(
         "batch_norm: the running variance of torch divides by n",
         "bridge/torch/_ops/vision/batch_norm.py",
         "rule = Rule(1.0 - momentum, momentum, 1)",

@@ -60,6 +60,10 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], ...]] = {
         lambda x, b: bt.gated_rms_norm(x, x, b),
         lambda x, b: bt.gated_rms_norm(x[:, :4], gate=x[:, :4], groups=2, norm_first=False),
     ),
+    "interpolate": (
+        lambda x, b: bt.interpolate(x[None], 3),
+        lambda x, b: bt.interpolate(x[None], scale_factor=2.0, mode="linear"),
+    ),
     "max_pool": (
         lambda x, b: bt.max_pool(x[None], 2),
         lambda x, b: bt.max_pool(x[None], 2, return_indices=True),

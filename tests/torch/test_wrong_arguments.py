@@ -101,6 +101,7 @@ TENSORS: dict[str, Function] = {
     "dyt alpha": lambda v: bt.dyt(X, v),
     "poly_norm x": lambda v: bt.poly_norm(v, X[0]),
     "poly_norm weight": lambda v: bt.poly_norm(X, v),
+    "interpolate input": lambda v: bt.interpolate(v, 1),
     "max_pool input": lambda v: bt.max_pool(v, 1),
     "avg_pool input": lambda v: bt.avg_pool(v, 1),
     "adaptive_avg_pool input": lambda v: bt.adaptive_avg_pool(v, 1),

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bridge.catalogue.vision.resizing import resized
 from bridge.catalogue.vision.windows import (
     Plan,
     Window,
@@ -103,4 +104,8 @@ def _parts(text: str, sizes: Any, outputs: Any) -> Plan:
     return averages(table_of(parts, sizes), divisor, math.prod(sizes))
 
 
-_PLANS: dict[str, Any] = {"average": _average, "parts": _parts}
+def _resize(text: str, *arguments: Any) -> Plan:
+    return resized(*arguments)
+
+
+_PLANS: dict[str, Any] = {"average": _average, "parts": _parts, "resize": _resize}

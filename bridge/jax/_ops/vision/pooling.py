@@ -171,10 +171,11 @@ def _compiled(kind: str, count: int, channel: int, *static: Any) -> Any:
     def run(x: jax.Array) -> Any:
         x = unsplit(x, slice(x.ndim - count - 1, None))
         given: Laid = laid(functions.moved, x, count, channel, channel == x.ndim - 1)
-        return getattr(_pools, kind)(given, *static)
+        return getattr(pools, kind)(given, *static)
 
     run.__name__ = f"{kind}_pool"
     return run
 
 
-_pools = Pools(Taps(functions, Composition), arrays, lax.stop_gradient)
+taps = Taps(functions, Composition)
+pools = Pools(taps, arrays, lax.stop_gradient)

@@ -68,7 +68,7 @@ def max_pool(
     check_flags(name, ceil_mode=ceil_mode, return_indices=return_indices)
     sizes = kernel_size, stride, padding, dilation, bool(ceil_mode)
     window = checked_window(name, input, len(own.sizes), own.sizes, *sizes)
-    y, places = _pools.max(own, window)
+    y, places = pools.max(own, window)
     return (y, places.long()) if return_indices else y
 
 
@@ -113,7 +113,7 @@ def avg_pool(
     window = checked_window(name, input, len(own.sizes), own.sizes, *sizes)
     if divisor_override is not None:
         divisor_override = whole_number(name, "divisor_override", divisor_override, 1)
-    return _pools.average(own, window, bool(count_include_pad), divisor_override)  # type: ignore[no-any-return]
+    return pools.average(own, window, bool(count_include_pad), divisor_override)  # type: ignore[no-any-return]
 
 
 def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
@@ -141,23 +141,31 @@ def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
         return hand_over(given)  # type: ignore[no-any-return]
     name = "adaptive_avg_pool"
     own = _prepared(name, input, output_size)
-    return _pools.adaptive(own, output_sizes(name, input, output_size, own.sizes))  # type: ignore[no-any-return]
+    return pools.adaptive(own, output_sizes(name, input, output_size, own.sizes))  # type: ignore[no-any-return]
 
 
 def _prepared(name: str, input: Any, size: Any) -> Laid:
     """Returns the input in its layout, after the checks."""
     check_tensors(name, 1, input=input)
+    refuse_dtensor(name, input)
+    count, has_images = dimensions(name, input, size)
+    channel = int(has_images)
+    own = laid(functions.moved, input, count, channel, channels_lie_last(input, channel))
+    return Laid(own.x, own.inner, tuple(map(fixed, own.sizes)), own.restored)
+
+
+def channels_lie_last(input: Tensor, channel: int) -> bool:
+    """True if the channels lie side by side in memory."""
+    return not input.is_contiguous() and input.movedim(channel, -1).is_contiguous()
+
+
+def refuse_dtensor(name: str, input: Any) -> None:
     if type(input).__name__ == "DTensor":
         raise TypeError(
             f"{name}: input is a DTensor, expected an ordinary tensor: call it with each process's "
             "own images, x.to_local()"
         )
-    count, has_images = dimensions(name, input, size)
-    channel = int(has_images)
-    moved = input.movedim(channel, -1)
-    last = not input.is_contiguous() and moved.is_contiguous()
-    own = laid(functions.moved, input, count, channel, last)
-    return Laid(own.x, own.inner, tuple(map(fixed, own.sizes)), own.restored)
 
 
-_pools = Pools(Taps(functions, Composition), arrays, torch.Tensor.detach)
+taps = Taps(functions, Composition)
+pools = Pools(taps, arrays, torch.Tensor.detach)
