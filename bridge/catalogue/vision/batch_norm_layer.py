@@ -15,6 +15,9 @@ from bridge.catalogue.vision.batch_norm_programs import dtype_of
 from bridge.lang.dtypes import FLOATING, promote
 from bridge.ops.arrays import Arrays
 
+# The names of the operands in messages.
+OPERANDS = ("input", "running_mean", "running_var", "weight", "bias")
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -45,13 +48,8 @@ def check_operands(
     Raises:
       TypeError, ValueError: for dtypes and shapes that do not fit.
     """
-    named = {
-        "input": input,
-        "running_mean": running_mean,
-        "running_var": running_var,
-        "weight": weight,
-        "bias": bias,
-    }
+    operands = (input, running_mean, running_var, weight, bias)
+    named = dict(zip(OPERANDS, operands, strict=True))
     for name, array in named.items():
         if array is not None and dtype_of(array) not in FLOATING:
             raise TypeError(
@@ -123,3 +121,12 @@ def rows_of(shape: Sequence[int], axis: int) -> int:
     """Returns the number of rows of an array: its elements, except channels."""
     place = axis % len(shape)
     return math.prod([size for dim, size in enumerate(shape) if dim != place])
+
+
+def check_rows(shape: Sequence[int]) -> None:
+    """Raises ValueError for one row, in torch's training."""
+    if rows_of(shape, 1) == 1:
+        raise ValueError(
+            f"{NAME}: input has shape {list(shape)}, expected more than one row in training: "
+            "torch's running variance divides by their number minus 1"
+        )

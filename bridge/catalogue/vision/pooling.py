@@ -137,6 +137,8 @@ class Pools:
 
     def average(self, given: Laid, window: Window, padding: bool, divisor: int | None) -> Any:
         """Returns the means over windows."""
+        if divisor is not None:
+            divisor = whole_number("avg_pool", "divisor_override", divisor, 1)
         text = text_of("average", given.sizes, *window.listed(), padding, divisor)
         y = self._taps.sums.run((given.x,), Options(text, given.inner))
         return given.restored(y, window.outputs(given.sizes))
@@ -157,7 +159,6 @@ class Pools:
 def checked_window(
     function: str,
     input: Any,
-    count: int,
     sizes: Sizes,
     kernel: Any,
     stride: Any,
@@ -170,6 +171,7 @@ def checked_window(
     Raises:
       TypeError, ValueError: for arguments that do not fit.
     """
+    count = len(sizes)
     window = Window(
         numbers(function, "kernel_size", kernel, count, 1),
         numbers(function, "stride", kernel if _is_absent(stride) else stride, count, 1),

@@ -6,28 +6,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import lax
 
-from bridge.catalogue.vision.batch_norm import NAME, BatchNorm, Evaluation, Options, Statistics
-from bridge.catalogue.vision.batch_norm_layer import (
-    Rule,
-    check_numbers,
-    check_operands,
-    rows_of,
-    running,
-)
+from bridge.catalogue.vision.batch_norm import NAME
+from bridge.catalogue.vision.batch_norm_layer import OPERANDS, check_numbers, check_operands
 from bridge.jax._adapter import arrays
-from bridge.jax._adapter.arguments import (
-    as_array_likes,
-    as_arrays,
-    as_flag,
-    axis_size,
-    compiled_for,
-)
-from bridge.jax._adapter.avals import unsplit
-from bridge.jax._compositions import functions
-from bridge.jax._compositions.composition import Composition
-from bridge.jax._ops.vision.batch_norm_devices import over_devices
+from bridge.jax._adapter.arguments import as_array_likes, as_flag, axis_size
+from bridge.jax._ops.vision.batch_norm_devices import compiled_batch_norm
 from bridge.ops.scalars import whole_number
 
 ArrayLike = jax.typing.ArrayLike
@@ -91,15 +75,8 @@ def batch_norm(
       Array([[-1.,  0.],
              [ 1.,  0.]], dtype=float32)
     """
-    given = as_array_likes(
-        NAME,
-        1,
-        input=input,
-        running_mean=running_mean,
-        running_var=running_var,
-        weight=weight,
-        bias=bias,
-    )
+    operands = input, running_mean, running_var, weight, bias
+    given = as_array_likes(NAME, 1, **dict(zip(OPERANDS, operands, strict=True)))
     training = as_flag(NAME, "training", training)
     momentum, eps = check_numbers(arrays, momentum, eps)
     axis = whole_number(NAME, "axis", arrays.known(NAME, "axis", axis), -9)
@@ -108,47 +85,9 @@ def batch_norm(
     parts = axis_size(NAME, axis_name)
     ndim = np.ndim(given[0])
     static = training, momentum, eps, axis % ndim, parts, axis_name if parts > 1 else None
-    return _compiled(*static)(*given)
+    return compiled_batch_norm(*static)(*given)
 
 
 def _shaped(value: Any) -> Any:
     """Returns an object with shape and dtype, for the checks."""
     return value if value is None or isinstance(value, jax.Array) else np.asarray(value)
-
-
-@compiled_for
-def _compiled(
-    training: bool, momentum: float, eps: float, axis: int, parts: int, axis_name: Any
-) -> Any:
-    def run(x: Any, *others: Any) -> Any:
-        x, mean, variance, weight, bias = as_arrays(x, *others)
-        present = [each for each in (x, weight, bias) if each is not None]
-        x = arrays.cast(x, jax.numpy.result_type(*present).name)
-        place, last = axis, x.ndim == 2 or axis != 1
-        place = x.ndim - 1 if last else 1
-        x = x if place == axis else functions.moved(x, axis, place)
-        x = unsplit(x, slice(place, place + 1))
-        options = Options(eps, x.ndim - 1, last, parts)
-        if not training:
-            y = _evaluation.run((x, mean, variance, weight, bias), options)
-        elif axis_name is None:
-            pair = _statistics.run((x,), options)
-            y = _values.run((x, weight, bias, pair), options)
-        else:
-            y, pair = over_devices(axis_name, x, weight, bias, options)
-        y = y if place == axis else functions.moved(y, place, axis)
-        if not training:
-            return y
-        count = rows_of(x.shape, place) * parts
-        if mean is None or count == 0:
-            return y, mean, variance
-        rule = Rule(momentum, 1.0 - momentum, 0)
-        return y, *running(arrays, mean, variance, lax.stop_gradient(pair), rule, count)
-
-    run.__name__ = NAME
-    return run
-
-
-_evaluation = Composition(Evaluation(functions))
-_statistics = Composition(Statistics(functions))
-_values = Composition(BatchNorm(functions))

@@ -14,7 +14,7 @@ from bridge.jax._adapter import arrays
 from bridge.jax._adapter.arguments import as_array_like, as_arrays, as_flag, compiled_for
 from bridge.jax._adapter.avals import unsplit
 from bridge.jax._compositions import functions
-from bridge.jax._ops.vision.pooling import pools, taps
+from bridge.jax._ops.vision.layouts import pools, taps
 from bridge.ops.scalars import whole_number
 
 ArrayLike = jax.typing.ArrayLike

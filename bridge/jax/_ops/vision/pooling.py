@@ -5,23 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-from jax import lax
 
-from bridge.catalogue.vision.pooling import (
-    Laid,
-    Pools,
-    checked_window,
-    dimensions,
-    laid,
-    output_sizes,
-)
-from bridge.catalogue.vision.taps import Taps
-from bridge.jax._adapter import arrays
-from bridge.jax._adapter.arguments import as_array_like, as_arrays, as_flag, compiled_for
-from bridge.jax._adapter.avals import unsplit
-from bridge.jax._compositions import functions
-from bridge.jax._compositions.composition import Composition
-from bridge.ops.scalars import whole_number
+from bridge.catalogue.vision.pooling import checked_window, output_sizes
+from bridge.jax._adapter.arguments import as_flag
+from bridge.jax._ops.vision.layouts import channel_of, checked, compiled_pool
 
 ArrayLike = jax.typing.ArrayLike
 
@@ -65,13 +52,12 @@ def max_pool(
       >>> max_pool(jnp.array([[[1.0], [3.0], [2.0], [2.0]]]), 2)[0, :, 0]
       Array([3., 2.], dtype=float32)
     """
-    name = "max_pool"
-    x, count, sizes = _checked(name, input, kernel_size, axis)
-    ceil_mode = as_flag(name, "ceil_mode", ceil_mode)
-    return_indices = as_flag(name, "return_indices", return_indices)
+    x, count, sizes = checked("max_pool", input, kernel_size, axis)
+    ceil_mode = as_flag("max_pool", "ceil_mode", ceil_mode)
+    return_indices = as_flag("max_pool", "return_indices", return_indices)
     given = kernel_size, stride, padding, dilation, ceil_mode
-    window = checked_window(name, x, count, sizes, *given)
-    y, places = _compiled("max", count, _channel(x, count, axis), window)(x)
+    window = checked_window("max_pool", x, sizes, *given)
+    y, places = compiled_pool("max", count, channel_of(x, count, axis), window)(x)
     return (y, places) if return_indices else y
 
 
@@ -109,15 +95,12 @@ def avg_pool(
       >>> avg_pool(jnp.array([[[1.0], [3.0], [2.0], [2.0]]]), 2)[0, :, 0]
       Array([2., 2.], dtype=float32)
     """
-    name = "avg_pool"
-    x, count, sizes = _checked(name, input, kernel_size, axis)
-    ceil_mode = as_flag(name, "ceil_mode", ceil_mode)
-    counts_padding = as_flag(name, "count_include_pad", count_include_pad)
-    window = checked_window(name, x, count, sizes, kernel_size, stride, padding, 1, ceil_mode)
-    if divisor_override is not None:
-        divisor_override = whole_number(name, "divisor_override", divisor_override, 1)
+    x, count, sizes = checked("avg_pool", input, kernel_size, axis)
+    ceil_mode = as_flag("avg_pool", "ceil_mode", ceil_mode)
+    counts_padding = as_flag("avg_pool", "count_include_pad", count_include_pad)
+    window = checked_window("avg_pool", x, sizes, kernel_size, stride, padding, 1, ceil_mode)
     static = window, counts_padding, divisor_override
-    return _compiled("average", count, _channel(x, count, axis), *static)(x)  # type: ignore[no-any-return]
+    return compiled_pool("average", count, channel_of(x, count, axis), *static)(x)  # type: ignore[no-any-return]
 
 
 def adaptive_avg_pool(input: ArrayLike, output_size: Any, *, axis: int = -1) -> jax.Array:
@@ -141,41 +124,6 @@ def adaptive_avg_pool(input: ArrayLike, output_size: Any, *, axis: int = -1) -> 
       >>> adaptive_avg_pool(jnp.array([[[1.0], [3.0], [2.0], [2.0]]]), 1)[0, :, 0]
       Array([2.], dtype=float32)
     """
-    name = "adaptive_avg_pool"
-    x, count, sizes = _checked(name, input, output_size, axis)
-    found = output_sizes(name, x, output_size, sizes)
-    return _compiled("adaptive", count, _channel(x, count, axis), found)(x)  # type: ignore[no-any-return]
-
-
-def _checked(name: str, input: Any, size: Any, axis: Any) -> tuple[Any, int, tuple[int, ...]]:
-    """Returns the array, the number of pooled dimensions and the sizes along them."""
-    (x,) = as_arrays(as_array_like(name, "input", input))
-    count, has_images = dimensions(name, x, size)
-    axis = whole_number(name, "axis", arrays.known(name, "axis", axis), -9)
-    channel = axis % x.ndim if -x.ndim <= axis < x.ndim else -1
-    if channel not in (x.ndim - 1, int(has_images)):
-        raise ValueError(
-            f"{name}: axis is {axis}, expected -1 or {int(has_images)}, the dimension of the "
-            "channels"
-        )
-    dims = range(int(has_images), x.ndim)
-    return x, count, tuple([x.shape[dim] for dim in dims if dim != channel])
-
-
-def _channel(x: Any, count: int, axis: int) -> int:
-    return int(axis) % x.ndim
-
-
-@compiled_for
-def _compiled(kind: str, count: int, channel: int, *static: Any) -> Any:
-    def run(x: jax.Array) -> Any:
-        x = unsplit(x, slice(x.ndim - count - 1, None))
-        given: Laid = laid(functions.moved, x, count, channel, channel == x.ndim - 1)
-        return getattr(pools, kind)(given, *static)
-
-    run.__name__ = f"{kind}_pool"
-    return run
-
-
-taps = Taps(functions, Composition)
-pools = Pools(taps, arrays, lax.stop_gradient)
+    x, count, sizes = checked("adaptive_avg_pool", input, output_size, axis)
+    found = output_sizes("adaptive_avg_pool", x, output_size, sizes)
+    return compiled_pool("adaptive", count, channel_of(x, count, axis), found)(x)  # type: ignore[no-any-return]

@@ -9,9 +9,11 @@ from torch import Tensor
 
 from bridge.catalogue.vision.batch_norm import NAME, BatchNorm, Evaluation, Options, Statistics
 from bridge.catalogue.vision.batch_norm_layer import (
+    OPERANDS,
     Rule,
     check_numbers,
     check_operands,
+    check_rows,
     rows_of,
     running,
 )
@@ -20,6 +22,7 @@ from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._compositions import functions
 from bridge.torch._compositions.composition import Composition
+from bridge.torch._ops.vision.layouts import channels_lie_last, refuse_dtensor
 
 
 def batch_norm(
@@ -81,25 +84,15 @@ def batch_norm(
     """
     if is_overridden(given := (input, running_mean, running_var, weight, bias)):
         return hand_over(given)  # type: ignore[no-any-return]
-    check_tensors(
-        NAME,
-        1,
-        input=input,
-        running_mean=running_mean,
-        running_var=running_var,
-        weight=weight,
-        bias=bias,
-    )
+    check_tensors(NAME, 1, **dict(zip(OPERANDS, given, strict=True)))
     check_flags(NAME, training=training)
     momentum, eps = check_numbers(arrays, momentum, eps)
     dtype = check_operands(input, running_mean, running_var, weight, bias, bool(training), 1)
-    _refuse_dtensors(given)
-    if training and process_group is None and rows_of(input.shape, 1) == 1:
-        raise ValueError(
-            f"{NAME}: input has shape {list(input.shape)}, expected more than one row in training: "
-            "torch's running variance divides by their number minus 1"
-        )
-    x, last = arrays.cast(input, dtype), _is_last(input)
+    for each in given:
+        refuse_dtensor(NAME, each)
+    if training and process_group is None:
+        check_rows(input.shape)
+    x, last = arrays.cast(input, dtype), input.ndim == 2 or channels_lie_last(input, 1)
     x = x.movedim(1, -1) if last else x
     if not training:
         options = Options(eps, x.ndim - 1, last)
@@ -121,20 +114,6 @@ def batch_norm(
             running_mean.copy_(new[0])
             running_var.copy_(new[1])
     return y.movedim(-1, 1) if last else y
-
-
-def _is_last(x: Tensor) -> bool:
-    """True if the channels lie side by side in memory."""
-    return x.ndim == 2 or (not x.is_contiguous() and x.movedim(1, -1).is_contiguous())
-
-
-def _refuse_dtensors(tensors: Any) -> None:
-    for tensor in tensors:
-        if type(tensor).__name__ == "DTensor":
-            raise TypeError(
-                f"{NAME}: an argument is a DTensor, expected ordinary tensors: call it with each "
-                "process's own images, x.to_local(), and process_group"
-            )
 
 
 _evaluation = Composition(Evaluation(functions))

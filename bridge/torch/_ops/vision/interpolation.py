@@ -14,7 +14,7 @@ from bridge.torch._adapter.checks import check_flags, check_tensors
 from bridge.torch._adapter.entry import fixed
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._compositions import functions
-from bridge.torch._ops.vision.pooling import channels_lie_last, pools, refuse_dtensor, taps
+from bridge.torch._ops.vision.layouts import channels_lie_last, pools, refuse_dtensor, taps
 
 
 def interpolate(

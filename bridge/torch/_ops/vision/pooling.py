@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from bridge.catalogue.vision.pooling import (
-    Laid,
-    Pools,
-    checked_window,
-    dimensions,
-    laid,
-    output_sizes,
-)
-from bridge.catalogue.vision.taps import Taps
-from bridge.ops.scalars import whole_number
-from bridge.torch._adapter import arrays
-from bridge.torch._adapter.checks import check_flags, check_tensors
-from bridge.torch._adapter.entry import fixed
+from bridge.catalogue.vision.pooling import checked_window, output_sizes
+from bridge.torch._adapter.checks import check_flags
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._compositions import functions
-from bridge.torch._compositions.composition import Composition
+from bridge.torch._ops.vision.layouts import pools, prepared
 
 
 def max_pool(
@@ -63,11 +50,10 @@ def max_pool(
     """
     if is_overridden(given := (input,)):
         return hand_over(given)
-    name = "max_pool"
-    own = _prepared(name, input, kernel_size)
-    check_flags(name, ceil_mode=ceil_mode, return_indices=return_indices)
-    sizes = kernel_size, stride, padding, dilation, bool(ceil_mode)
-    window = checked_window(name, input, len(own.sizes), own.sizes, *sizes)
+    own = prepared("max_pool", input, kernel_size)
+    check_flags("max_pool", ceil_mode=ceil_mode, return_indices=return_indices)
+    given = kernel_size, stride, padding, dilation, bool(ceil_mode)
+    window = checked_window("max_pool", input, own.sizes, *given)
     y, places = pools.max(own, window)
     return (y, places.long()) if return_indices else y
 
@@ -106,13 +92,11 @@ def avg_pool(
     """
     if is_overridden(given := (input,)):
         return hand_over(given)  # type: ignore[no-any-return]
-    name = "avg_pool"
-    own = _prepared(name, input, kernel_size)
-    check_flags(name, ceil_mode=ceil_mode, count_include_pad=count_include_pad)
-    sizes = kernel_size, stride, padding, 1, bool(ceil_mode)
-    window = checked_window(name, input, len(own.sizes), own.sizes, *sizes)
-    if divisor_override is not None:
-        divisor_override = whole_number(name, "divisor_override", divisor_override, 1)
+    own = prepared("avg_pool", input, kernel_size)
+    check_flags("avg_pool", ceil_mode=ceil_mode, count_include_pad=count_include_pad)
+    window = checked_window(
+        "avg_pool", input, own.sizes, kernel_size, stride, padding, 1, bool(ceil_mode)
+    )
     return pools.average(own, window, bool(count_include_pad), divisor_override)  # type: ignore[no-any-return]
 
 
@@ -139,33 +123,5 @@ def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
     """
     if is_overridden(given := (input,)):
         return hand_over(given)  # type: ignore[no-any-return]
-    name = "adaptive_avg_pool"
-    own = _prepared(name, input, output_size)
-    return pools.adaptive(own, output_sizes(name, input, output_size, own.sizes))  # type: ignore[no-any-return]
-
-
-def _prepared(name: str, input: Any, size: Any) -> Laid:
-    """Returns the input in its layout, after the checks."""
-    check_tensors(name, 1, input=input)
-    refuse_dtensor(name, input)
-    count, has_images = dimensions(name, input, size)
-    channel = int(has_images)
-    own = laid(functions.moved, input, count, channel, channels_lie_last(input, channel))
-    return Laid(own.x, own.inner, tuple(map(fixed, own.sizes)), own.restored)
-
-
-def channels_lie_last(input: Tensor, channel: int) -> bool:
-    """True if the channels lie side by side in memory."""
-    return not input.is_contiguous() and input.movedim(channel, -1).is_contiguous()
-
-
-def refuse_dtensor(name: str, input: Any) -> None:
-    if type(input).__name__ == "DTensor":
-        raise TypeError(
-            f"{name}: input is a DTensor, expected an ordinary tensor: call it with each process's "
-            "own images, x.to_local()"
-        )
-
-
-taps = Taps(functions, Composition)
-pools = Pools(taps, arrays, torch.Tensor.detach)
+    own = prepared("adaptive_avg_pool", input, output_size)
+    return pools.adaptive(own, output_sizes("adaptive_avg_pool", input, output_size, own.sizes))  # type: ignore[no-any-return]
