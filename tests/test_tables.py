@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bridge.lang import bytecode, limits, roles, trees
-from bridge.lang.dtypes import DTYPES, FLOATING, INTEGERS, NUMBERS
+from bridge.lang.dtypes import DTYPES, FLOATING, INTEGERS, NUMBERS, OF_8_BITS
 from bridge.lang.instructions import FIRST_OTHER, symbol_of
 from bridge.lang.instructions import NUMBERS as INSTRUCTIONS
 from bridge.lang.operations import SCALARS
@@ -61,8 +61,7 @@ def test_numbers_of_dtypes() -> None:
     short = {"byte": "uint8", "char": "int8"}
     in_torch = [each.removeprefix("at::k").lower() for each in listed(_FUNCTIONS, r"kTypes\[\]")]
     assert [getattr(torch, short.get(name, name)) for name in in_torch] == [*kernels.NAMES]
-    # Python's cache key of kernels takes int64 for every integer behind it.
-    assert {*INTEGERS} == {"uint8", *list(DTYPES)[NUMBERS["int64"] :]}
+    assert {*INTEGERS} | {*OF_8_BITS} == {"uint8", *list(DTYPES)[NUMBERS["int64"] :]}
 
 
 _FUNCTIONS = "bindings/torch/functions.h"

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from bridge import _cuda_files, _native
 from bridge.lang.bytecode import HEADER_WORDS
-from bridge.lang.dtypes import NUMBERS
+from bridge.lang.dtypes import INTEGERS, NUMBERS, OF_8_BITS
 
 ARCHIVE = "bridge_cuda_programs.zip"
 INDEX = "index.json"
@@ -62,8 +62,13 @@ def fixed_words(words: bytes, free: Sequence[int]) -> bytes:
 
 
 def key_of(words: bytes, dtypes: Sequence[int], free: Sequence[int]) -> Key:
-    """Returns the cache key of kernels, which read integers of any dtype: int64 is the first."""
-    return fixed_words(words, free), tuple([min(dtype, NUMBERS["int64"]) for dtype in dtypes])
+    """Returns the cache key of kernels, which read integers of any dtype: int64 stands for them.
+
+    Numbers of 8 bits, int8 among them, are written by kernels, and keep their dtype.
+    """
+    own = {NUMBERS[name] for name in INTEGERS if name not in ("uint8", *OF_8_BITS)}
+    kept = tuple([NUMBERS["int64"] if dtype in own else dtype for dtype in dtypes])
+    return fixed_words(words, free), kept
 
 
 def _archive() -> Path:

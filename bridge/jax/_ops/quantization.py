@@ -40,8 +40,8 @@ def quantize(x: ArrayLike, quantization: Quantization) -> tuple[jax.Array, jax.A
       ValueError: x has no dimension, or the blocks do not divide d.
 
     Example:
-      >>> values, scales = quantize(jnp.array([[1.0, -2.0, 127.0]]), Quantization("int8_row"))
-      >>> values, scales
+      >>> int8 = bridge.Quantization("int8_row")
+      >>> quantize(jnp.array([[1.0, -2.0, 127.0]]), int8)
       (Array([[  1,  -2, 127]], dtype=int8), Array([1.], dtype=float32))
 
     Source: OCP, "8-bit Floating Point Specification" and "Microscaling Formats Specification".
@@ -67,7 +67,7 @@ def fake_quantize(x: ArrayLike, quantization: Quantization) -> jax.Array:
       TypeError, ValueError: as for `quantize`.
 
     Example:
-      >>> fake_quantize(jnp.array([[0.3, -2.2, 127.0]]), Quantization("int8_row"))
+      >>> fake_quantize(jnp.array([[0.3, -2.2, 127.0]]), bridge.Quantization("int8_row"))
       Array([[  0.,  -2., 127.]], dtype=float32)
 
     Source: Bengio, Léonard, Courville, arXiv:1308.3432, for the gradient.

@@ -37,8 +37,8 @@ def quantize(x: Tensor, quantization: Quantization) -> tuple[Tensor, Tensor]:
       ValueError: x has no dimension, or the blocks do not divide d.
 
     Example:
-      >>> values, scales = quantize(torch.tensor([[1.0, -2.0, 127.0]]), Quantization("int8_row"))
-      >>> values, scales
+      >>> int8 = bridge.Quantization("int8_row")
+      >>> quantize(torch.tensor([[1.0, -2.0, 127.0]]), int8)
       (tensor([[  1,  -2, 127]], dtype=torch.int8), tensor([1.]))
 
     Source: OCP, "8-bit Floating Point Specification" and "Microscaling Formats Specification".
@@ -66,7 +66,7 @@ def fake_quantize(x: Tensor, quantization: Quantization) -> Tensor:
       TypeError, ValueError: as for `quantize`.
 
     Example:
-      >>> fake_quantize(torch.tensor([[0.3, -2.2, 127.0]]), Quantization("int8_row"))
+      >>> fake_quantize(torch.tensor([[0.3, -2.2, 127.0]]), bridge.Quantization("int8_row"))
       tensor([[  0.,  -2., 127.]])
 
     Source: Bengio, Léonard, Courville, arXiv:1308.3432, for the gradient.
