@@ -52,8 +52,8 @@ def max_pool(
         return hand_over(given)
     own = prepared("max_pool", input, kernel_size)
     check_flags("max_pool", ceil_mode=ceil_mode, return_indices=return_indices)
-    given = kernel_size, stride, padding, dilation, bool(ceil_mode)
-    window = checked_window("max_pool", input, own.sizes, *given)
+    shape = kernel_size, stride, padding, dilation, bool(ceil_mode)
+    window = checked_window("max_pool", input, own.sizes, *shape)
     y, places = pools.max(own, window)
     return (y, places.long()) if return_indices else y
 
