@@ -59,7 +59,7 @@ def _forward(x: Tensor, w: Tensor, bias: Any, params: ConvolutionParams, by: Pro
         rows = rows_of(patches, groups, group)
         part = slice(group * own, (group + 1) * own)
         kernel = w[part].permute(*range(2, w.ndim), 1, 0)
-        terms = kernel[..., 0].numel() if own else 0
+        terms = w.shape[1:].numel()
         made = by(
             rows.reshape(x.shape[0] * torch.Size(params.sizes).numel(), terms),
             kernel.reshape(terms, own),

@@ -123,12 +123,14 @@ def test_results_of_jax(number: int, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    itertools.product(
-        (False, True),
-        (False, True),
-        ("SAME", "VALID", ((1, 2), (0, 1))),
-        ((1, 1), (2, 3)),
-        (None, (2, 1)),
+    list(
+        itertools.product(
+            (False, True),
+            (False, True),
+            ("SAME", "VALID", ((1, 2), (0, 1))),
+            ((1, 1), (2, 3)),
+            (None, (2, 1)),
+        )
     ),
     ids=str,
 )
