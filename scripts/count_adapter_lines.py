@@ -96,6 +96,8 @@ BESIDES = {
     "torch/_drop_ins/liger/chunked_policy.py": "Liger-Kernel's policy gradients",
     "torch/_drop_ins/liger/chunked_distillation.py": "Liger-Kernel's distillation",
     "torch/_drop_ins/liger/chunked_modules.py": "the modules of Liger-Kernel's chunked losses",
+    "torch/_drop_ins/module_forms.py": "the forms of torch's own modules",
+    "torch/_drop_ins/replacement.py": "any model with replaced modules",
     "torch/_drop_ins/huggingface/layers.py": "drop-ins for Hugging Face's layers and losses",
     "torch/_drop_ins/huggingface/forms.py": "the op of a model's layer",
     "torch/_drop_ins/huggingface/trial.py": "trials of a layer on random rows",

@@ -17,6 +17,7 @@ from bridge.torch._adapter.dispatcher import at_first_dtensor as _at_first_dtens
 from bridge.torch._adapter.kernels import keep_memory as _keep_memory
 from bridge.torch._adapter.kernels import load_kernels as _load_kernels
 from bridge.torch._collectives.all_gather import all_gather
+from bridge.torch._drop_ins.replacement import replace
 from bridge.torch._invariant.mode import invariant
 from bridge.torch._ops.attention import attention
 from bridge.torch._ops.bias_dropout_add import bias_dropout_add
@@ -164,6 +165,7 @@ __all__ = [
     "preference_loss",
     "quantize",
     "reglu",
+    "replace",
     "rms_norm",
     "rms_norm_rotary",
     "rotary",

@@ -54,7 +54,7 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
         """Returns the loss of logits `[C]`, `[N, C]` or `[N, C, ...]` and labels, without C."""
         checked_call("CrossEntropyLoss", input=input, target=target)
         return cross_entropy(
-            _classes_last(input),
+            classes_last(input),
             target,
             reduction=self.reduction,
             ignore_index=self.ignore_index,
@@ -64,7 +64,7 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
         )
 
 
-def _classes_last(input: Tensor) -> Tensor:
+def classes_last(input: Tensor) -> Tensor:
     """Moves the classes to the last dimension.
 
     A function, so that torch.fx records a call of it and does not read properties of the input.

@@ -87,7 +87,7 @@ def replace(
             replaced.left[name] = form
         elif form is not None:
             original: Any = type(layer)
-            _change_class(replaced, name, layer, _class_by(original, form), form.name)
+            change_class(replaced, name, layer, class_by(original, form), form.name)
     if rotary:
         for module, function, found in rotary_of(classes):
             name = f"{module.__name__}.{function.__name__}"
@@ -99,7 +99,7 @@ def replace(
     if attention:
         use_attention(model, replaced)
     for name, module, to in changes:
-        _change_class(replaced, name, module, to, "linear_cross_entropy")
+        change_class(replaced, name, module, to, "linear_cross_entropy")
     if loss:
         of_model = getattr(model, "loss_function", None)
         name, home = (getattr(of_model, n, "") for n in ("__name__", "__module__"))
@@ -149,7 +149,8 @@ def _set(replaced: Replaced, owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-def _change_class(replaced: Replaced, name: str, layer: Any, to: type, what: str) -> None:
+def change_class(replaced: Replaced, name: str, layer: Any, to: type, what: str) -> None:
+    """Gives a layer another class, and notes it in the record."""
     original = type(layer)
     layer.__class__ = to
     replaced.done[name] = what
@@ -182,12 +183,13 @@ class ByBridge:
 
 
 def _new(original: type, form: Form) -> Any:
-    made = _class_by(original, form)
+    made = class_by(original, form)
     return made.__new__(made)
 
 
 @functools.cache
-def _class_by(original: Any, form: Form) -> Any:
+def class_by(original: Any, form: Form) -> Any:
+    """Returns the class derived from the original, with a form as its forward."""
     own = {"replaces": original, "form": form, "__module__": original.__module__}
     if form.inner is not None:
         own["forward"] = original.forward
