@@ -50,6 +50,7 @@ FAMILIES = (
 LIMIT = 80
 # Files outside the families, with a description of their contents.
 BESIDES = {
+    "torch/_ops/quantized_entries.py": "paths into gated units and quantised norms",
     "torch/_ops/labels.py": "checks of labels",
     "jax/_ops/labels.py": "checks of labels",
     "torch/_ops/choices/functions.py": "functions of tensors for mixtures of experts",

@@ -141,6 +141,8 @@ class QuantizedNorms:
     def rms_norm(
         self, x: Any, weight: Any, residual: Any, eps: Any, offset: Any, quantize: Any
     ) -> tuple[Any, ...]:
+        operands = {"x": x, "weight": weight, "residual": residual}
+        x, weight, residual = self.arrays.checked("rms_norm", 1, **operands)
         form = checked("rms_norm", quantize, "quantize")
         x, residual, *vectors, of_sum, dtype = self._prepared(x, residual, weight)
         # Without a weight, the op of rows has the words for an offset.
@@ -153,6 +155,8 @@ class QuantizedNorms:
     def layer_norm(
         self, x: Any, weight: Any, bias: Any, residual: Any, eps: Any, quantize: Any
     ) -> tuple[Any, ...]:
+        operands = {"x": x, "weight": weight, "bias": bias, "residual": residual}
+        x, weight, bias, residual = self.arrays.checked("layer_norm", 1, **operands)
         form = checked("layer_norm", quantize, "quantize")
         x, residual, *vectors, of_sum, dtype = self._prepared(x, residual, weight, bias)
         if form.block is None:

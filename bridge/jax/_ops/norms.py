@@ -94,7 +94,6 @@ def rms_norm(
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv:1910.07467.
     """
     if quantize is not None:
-        x, weight, residual = arrays.checked("rms_norm", 1, x=x, weight=weight, residual=residual)
         return _quantized.rms_norm(x, weight, residual, eps, offset, quantize)
     if residual is None:
         return _rms_norm((x, weight), None, eps, offset)  # type: ignore[no-any-return]
@@ -171,8 +170,6 @@ def layer_norm(
     Source: Ba, Kiros and Hinton, "Layer Normalization", arXiv:1607.06450.
     """
     if quantize is not None:
-        operands = {"x": x, "weight": weight, "bias": bias, "residual": residual}
-        x, weight, bias, residual = arrays.checked("layer_norm", 1, **operands)
         return _quantized.layer_norm(x, weight, bias, residual, eps, quantize)
     if residual is None:
         return _layer_norm((x, weight, bias), None, eps)  # type: ignore[no-any-return]

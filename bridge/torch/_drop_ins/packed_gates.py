@@ -16,7 +16,7 @@ from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.kernels import spec_of
 from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._drop_ins.broadcasting import fused_pair
-from bridge.torch._ops.gates import GluEntry
+from bridge.torch._ops.quantized_entries import GluEntry
 
 
 @declared()

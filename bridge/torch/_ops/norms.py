@@ -8,11 +8,10 @@ from torch import Tensor
 
 from bridge.catalogue import norms
 from bridge.catalogue.quantization import Quantization
-from bridge.catalogue.quantized_norms import QuantizedNorms
 from bridge.torch._adapter import arrays
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.declared import DeclaredEntry
-from bridge.torch._adapter.overrides import hand_over, is_overridden
+from bridge.torch._ops.quantized_entries import quantized_norm
 
 
 class _OfSum(DeclaredEntry):
@@ -26,8 +25,7 @@ class _OfSum(DeclaredEntry):
 
 _rms_norm, _layer_norm = DeclaredEntry(norms.rms_norm), DeclaredEntry(norms.layer_norm)
 _rms_norm_of_sum, _layer_norm_of_sum = _OfSum(norms.add_rms_norm), _OfSum(norms.add_layer_norm)
-_quantized = QuantizedNorms(arrays)
-_OUT = "{}: out is given with {}, expected one of the two"
+_OUT = "{}: out is given with a residual, expected one of the two"
 
 
 @overload
@@ -109,16 +107,11 @@ def rms_norm(
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", arXiv:1910.07467.
     """
     if quantize is not None:
-        if is_overridden(given := (x, weight, residual, out)):
-            return hand_over(given)  # type: ignore[no-any-return]
-        if out is not None:
-            raise ValueError(_OUT.format("rms_norm", "quantize"))
-        check_tensors("rms_norm", 1, x=x, weight=weight, residual=residual)
-        return _quantized.rms_norm(x, weight, residual, eps, offset, quantize)
+        return quantized_norm("rms_norm", (x, weight, residual), out, eps, offset, quantize)  # type: ignore[no-any-return]
     if residual is None:
         return _rms_norm.run((x, weight), out, eps, offset)
     if out is not None:
-        raise ValueError(_OUT.format("rms_norm", "a residual"))
+        raise ValueError(_OUT.format("rms_norm"))
     return _rms_norm_of_sum.run((x, residual, weight), None, eps, offset)
 
 
@@ -193,14 +186,9 @@ def layer_norm(
     Source: Ba, Kiros and Hinton, "Layer Normalization", arXiv:1607.06450.
     """
     if quantize is not None:
-        if is_overridden(given := (x, weight, bias, residual, out)):
-            return hand_over(given)  # type: ignore[no-any-return]
-        if out is not None:
-            raise ValueError(_OUT.format("layer_norm", "quantize"))
-        check_tensors("layer_norm", 1, x=x, weight=weight, bias=bias, residual=residual)
-        return _quantized.layer_norm(x, weight, bias, residual, eps, quantize)
+        return quantized_norm("layer_norm", (x, weight, bias, residual), out, eps, quantize)  # type: ignore[no-any-return]
     if residual is None:
         return _layer_norm.run((x, weight, bias), out, eps)
     if out is not None:
-        raise ValueError(_OUT.format("layer_norm", "a residual"))
+        raise ValueError(_OUT.format("layer_norm"))
     return _layer_norm_of_sum.run((x, residual, weight, bias), None, eps)
