@@ -51,6 +51,12 @@ def tensors(dtype: torch.dtype = torch.float32, grad: bool = True) -> tuple[Tens
 
 # Ops of torch
 
+
+def images(x: Tensor) -> Tensor:
+    larger = bt.interpolate(bt.max_pool(x[None], 2), scale_factor=2.0, mode="linear")
+    return bt.avg_pool(larger, 3, 1, 1)
+
+
 CALLS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "bias_gelu": bt.bias_gelu,
     "softmax": lambda x, b: bt.scaled_masked_softmax(x, x.detach() > 0, 0.5),
@@ -62,6 +68,7 @@ CALLS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "linear": lambda x, b: bt.linear_cross_entropy(
         x, x * 2, torch.tensor([0, 1, 2, 3], device="cpu")
     ),
+    "vision": lambda x, b: bt.batch_norm(images(x), None, None, training=True),
     "declared": declared,
     "all_gather": lambda x, b: bt.all_gather(x, check=False),
 }

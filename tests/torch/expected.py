@@ -41,6 +41,6 @@ def assert_close(actual: Tensor, expected: Tensor, ulps: float = 4.0) -> None:
 def assert_same_bits(actual: Tensor, expected: Tensor) -> None:
     assert actual.dtype == expected.dtype
     assert actual.shape == expected.shape
-    integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[actual.element_size()]
+    integer = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[actual.element_size()]
     first, second = (t.detach().contiguous().view(integer) for t in (actual, expected))
     assert torch.equal(first, second)
