@@ -150,7 +150,7 @@ def test_conv_transpose_is_the_gradient(rng: np.random.Generator) -> None:
 
 
 WRONG: list[Any] = [
-    ((2, 3, 8), (4, 3, 3, 3), {}, "input has shape [2, 3, 8], expected sizes"),
+    ((2, 3, 8), (4, 3, 3, 3), {}, "input has 2 channels, expected 3 in each of 1 groups"),
     ((8, 8), (4, 3, 3, 3), {}, "input has shape [8, 8], expected [n, channels, h, w] or"),
     ((2, 3, 8, 8), (4, 3, 3), {}, "weight has shape [4, 3, 3], expected 4 dimensions"),
     ((2, 3, 8, 8), (4, 2, 3, 3), {}, "input has 3 channels, expected 2 in each of 1 groups"),
