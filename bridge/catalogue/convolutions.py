@@ -10,8 +10,7 @@ import numpy as np
 from bridge.catalogue.products import check_word
 from bridge.lang.dtypes import FLOATING, promote
 from bridge.ops.arrays import Arrays
-from bridge.ops.convolution import NO_TENSOR_CORES, ConvolutionParams, Shape
-from bridge.ops.product import fits_tensor_cores
+from bridge.ops.convolution import ConvolutionParams, Shape
 
 
 class Primitives(Protocol):
@@ -22,9 +21,6 @@ class Primitives(Protocol):
 
     def reshaped(self, x: Any, shape: Shape) -> Any:
         """Returns x in another shape."""
-
-    def is_on_cpu(self, x: Any) -> bool:
-        """Returns True if x is known to be in the memory of a CPU."""
 
 
 def _words(x: Any) -> str:
@@ -75,26 +71,18 @@ def check_groups(function: str, name: str, groups: Any) -> None:
         raise ValueError(f"{function}: {name} is {groups!r}, expected a positive integer")
 
 
-def check_bits(
-    function: str, primitives: Primitives, bits: Any, result: str, **given: tuple[Any, str]
-) -> None:
-    """Checks the word for the bits of a convolution of two arrays, given with their dtypes.
+def check_bits(function: str, bits: Any) -> None:
+    """Checks the word for the bits of a convolution, which has no sums of tensor cores.
 
     Raises:
-      ValueError: another word, or arrays that tensor cores do not take.
+      ValueError: another word than "portable".
     """
     check_word(function, bits)
-    if bits != "device":
-        return
-    (one, (x, of_x)), (two, (_, of_w)) = given.items()
-    if not fits_tensor_cores(of_x, of_w, result):
+    if bits == "device":
         raise ValueError(
-            f"{function}: bits is 'device' with {one} of {of_x}, {two} of {of_w} and a result of "
-            f"{result}, expected two of float16 or two of bfloat16 and a result of 16 or 32 bits, "
-            "or bits 'portable' or None"
+            f"{function}: bits is 'device', expected 'portable' or None: convolutions use no "
+            "tensor cores"
         )
-    if primitives.is_on_cpu(x):
-        raise ValueError(f"{function}: {NO_TENSOR_CORES}")
 
 
 class Convolutions:
@@ -214,10 +202,8 @@ class Convolutions:
                 f"[channels, {space}]"
             )
         check_groups(function, "groups", groups)
-        dtype = promote(*dtypes.values())
-        two = {name: (given[name], dtypes[name]) for name in ("input", "weight")}
-        check_bits(function, self.primitives, bits, dtype, **two)
-        return x, weight, bias, dtype
+        check_bits(function, bits)
+        return x, weight, bias, promote(*dtypes.values())
 
     def _check_channels(
         self, function: str, weight: Any, bias: Any, channels: int, groups: int

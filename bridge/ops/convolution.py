@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from bridge.ops.definition import Call
-from bridge.ops.product import fits_tensor_cores
+from bridge.ops.product import ProductParams
+from bridge.ops.product import workspace_bytes as workspace_of_product
 from bridge.ops.sums import sum_of_rows
 
 Shape = tuple[int, ...]
@@ -39,8 +40,7 @@ class ConvolutionParams:
       stride, padding, dilation: one number for each dimension of space. The position t of the
         kernel reads x for place p of y at p·stride − padding + t·dilation. Outside of x are zeros.
       groups: the number of groups of channels.
-      bits: "portable" for leaves that are chains of fused multiply-adds; "device" for those of
-        tensor cores where they take the operands; None for these on CUDA alone.
+      bits: "portable" or None, for leaves that are chains of fused multiply-adds on every device.
       orders: the dimensions of x, w and y as they are stored: dimension i above is dimension
         order[i] of the array. None if they are stored in this order.
     """
@@ -126,20 +126,36 @@ def result_shape(a: Shape, b: Shape, bias: Shape | None, params: ConvolutionPara
     return stored((*channels, *params.sizes), params.order(RESULT[params.kind]))
 
 
-NO_TENSOR_CORES = "bits is 'device', expected 'portable' or None on a CPU, without tensor cores"
+def workspace_bytes(a: Shape, b: Shape, params: ConvolutionParams) -> int:
+    """Returns the bytes of memory on CUDA in which sums wait.
 
-
-def has_tensor_cores(params: ConvolutionParams, dtypes: Sequence[str], is_on_cuda: bool) -> bool:
-    """Returns True if tensor cores compute a convolution of a, b and perhaps a bias.
-
-    Raises:
-      ValueError: the bits are those of tensor cores, on a CPU.
+    The classes of places of a strided gradient have fewer terms and rows than are counted here.
     """
-    if params.bits == "portable" or not fits_tensor_cores(*dtypes, params.dtype):
-        return False
-    if params.bits == "device" and not is_on_cuda:
-        raise ValueError(f"convolution: {NO_TENSOR_CORES}")
-    return is_on_cuda
+    shapes = {
+        name: in_order(shape, params.order(name))
+        for name, shape in zip(OPERANDS[params.kind], (a, b), strict=True)
+    }
+    result = RESULT[params.kind]
+    shape = result_shape(a, b, None, params)
+    shapes[result] = in_order(shape, params.order(result))
+    x, w, y = (shapes[name] for name in "xwy")
+    groups = params.groups
+    outs, ins, positions = w[0] // groups, w[1], _product(w[2:])
+    if params.kind == "weight":
+        rows, columns, terms = positions * ins, outs, y[0] * _product(y[2:])
+    elif params.kind == "forward":
+        rows, columns, terms = y[0] * _product(y[2:]), outs, positions * ins
+    else:
+        rows, columns, terms = x[0] * _product(x[2:]), ins, positions * outs
+    left, right = (groups, rows, terms), (groups, terms, columns)
+    return workspace_of_product(left, right, ProductParams(params.dtype))
+
+
+def _product(sizes: Sequence[int]) -> int:
+    found = 1
+    for size in sizes:
+        found = found * size
+    return found
 
 
 def cotangent(

@@ -210,6 +210,15 @@ def test_exported(rng: np.random.Generator) -> None:
     same(jax.export.deserialize(made.serialize()).call(x, w), conv(x, w))
 
 
+def test_lowered_for_cuda(rng: np.random.Generator) -> None:
+    """XLA allocates the workspace: for each tile the levels of the tree, here 2 of 64 KiB."""
+    x, w = drawn(rng, (2, 70, 6, 5), (3, 70, 3, 3), dtype="bfloat16")
+    conv = jax.jit(partial(bj.conv_general_dilated, window_strides=(1, 1), padding="SAME"))
+    checks = [jax.export.DisabledSafetyCheck.custom_call("bridge_convolution")]
+    made = jax.export.export(conv, platforms=["cuda"], disabled_checks=checks)(x, w)
+    assert "tensor<131072xui8>" in made.mlir_module()
+
+
 WRONG: list[Any] = [
     ((2, 3, 4, 4), (2, 3, 2, 2), {"batch_group_count": 2}, "batch_group_count is 2, expected 1"),
     ((2, 3, 4, 4), (2, 3, 2, 2), {"padding": "SAM"}, "padding is 'SAM', expected 'SAME'"),

@@ -163,7 +163,12 @@ WRONG: list[Any] = [
     ((2, 3, 8, 8), (4, 3, 3, 3), {"padding": "same", "stride": 2}, "padding is 'same' with stride"),
     ((2, 3, 8, 8), (4, 3, 3, 3), {"groups": 0}, "groups is 0, expected a positive integer"),
     ((2, 3, 8, 8), (4, 3, 3, 3), {"bits": "fast"}, "bits is 'fast', expected one of 'portable'"),
-    ((2, 3, 8, 8), (4, 3, 3, 3), {"bits": "device"}, "bits is 'device' with input of float32"),
+    (
+        (2, 3, 8, 8),
+        (4, 3, 3, 3),
+        {"bits": "device"},
+        "bits is 'device', expected 'portable'",
+    ),
 ]
 
 

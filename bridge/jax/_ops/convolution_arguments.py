@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from bridge.catalogue.convolutions import check_bits, one_for_each
 from bridge.jax._adapter.arguments import as_any_array
-from bridge.jax._adapter.convolutions import PRIMITIVES
 from bridge.lang.dtypes import FLOATING, promote
 from bridge.ops.convolution import in_order
 
@@ -41,8 +40,7 @@ def as_operands(
                 f"{function}: preferred_element_type is {dtype}, expected one of "
                 f"{', '.join(FLOATING)}"
             )
-    given = {"lhs": (x, x.dtype.name), "rhs": (w, w.dtype.name)}
-    check_bits(function, PRIMITIVES, bits, dtype, **given)
+    check_bits(function, bits)
     if not 3 <= x.ndim <= 5 or w.ndim != x.ndim:
         raise ValueError(
             f"{function}: lhs has shape {list(x.shape)} and rhs {list(w.shape)}, expected 3 to 5 "

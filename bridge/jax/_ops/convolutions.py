@@ -67,8 +67,7 @@ def conv_general_dilated(
       precision: without effect; the arithmetic is that of `matmul`.
       preferred_element_type: the floating dtype of the result. The default is the promoted dtype.
       out_sharding: None.
-      bits: as for `matmul`; `functools.partial(conv_general_dilated, bits="portable")` is for
-        layers.
+      bits: "portable" or None: the same bits on every device.
 
     Returns:
       The array that JAX's function returns, in this dtype.
@@ -156,7 +155,7 @@ def conv_transpose(
       precision: without effect; the arithmetic is that of `matmul`.
       preferred_element_type: the floating dtype of the result. The default is the promoted dtype.
       use_consistent_padding: the padding is that of the convolution, as in torch.
-      bits: as for `matmul`.
+      bits: "portable" or None: the same bits on every device.
 
     Returns:
       The array that JAX's function returns, in this dtype.

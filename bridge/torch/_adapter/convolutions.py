@@ -51,10 +51,6 @@ class _Primitives:
         return like.new_zeros(shape, dtype=DTYPES[dtype])
 
     @staticmethod
-    def is_on_cpu(x: Tensor) -> bool:
-        return x.device.type == "cpu"
-
-    @staticmethod
     def run(summed: Call[Any]) -> Any:
         return call(PROGRAM, summed.operands, summed.params)[0]
 
@@ -118,8 +114,6 @@ def _empty(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
 
 def _run(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
     params = params_of(*fields)
-    dtypes = [dtype_word(t.dtype) for t in (a, b, bias) if t is not None]
-    has_tensor_cores = rules.has_tensor_cores(params, dtypes, a.is_cuda)
     result = _empty(a, b, bias, *fields)
     a, b = in_memory(a, Role.FULL), in_memory(b, Role.FULL)
     bias = None if bias is None else in_memory(bias, Role.ROW)
@@ -133,7 +127,7 @@ def _run(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
         bias,
         given["y"],
         *where,
-        has_tensor_cores,
+        False,  # no tensor cores
         torch.get_num_threads(),
         allocate,
     )
