@@ -1,6 +1,7 @@
 """The modules of Liger-Kernel's chunked losses, which store the options of a Function."""
 
-from __future__ import annotations
+# Annotations are evaluated (no `from __future__ import annotations`): torch.fx cannot pickle a
+# trace of a module whose forward has annotations as strings.
 
 import inspect
 from typing import Any, ClassVar
