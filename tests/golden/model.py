@@ -43,7 +43,7 @@ def _turned(x: Any) -> Any:
 
 
 def _matmul(name: str, first: tuple[int, ...], second: tuple[int, ...], kind: Any = Finite) -> Any:
-    shape = np.matmul(np.empty(first), np.empty(second)).shape
+    shape = np.matmul(np.zeros(first), np.zeros(second)).shape
     return kind(f"matmul{name}", lambda o, a, b: o.matmul(a, b), (first, second), shape)
 
 
