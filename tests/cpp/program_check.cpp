@@ -204,7 +204,7 @@ void check_refusals() {
     call.size[2] = 0;
   });
   refused("elements", [&] { call.cols = INT64_MAX / 8; });
-  refused("dtype", [&] { made.operands[0].dtype = BRIDGE_INT8; });
+  refused("dtype", [&] { made.operands[0].dtype = BRIDGE_INT16; });
   refused("dtype of a result", [&] { made.results[0].dtype = -1; });
   refused("memory", [&] { made.operands[0].data = nullptr; });
   refused("memory of a result", [&] { made.results[0].data = nullptr; });
