@@ -50,8 +50,8 @@ ATTENTION = (
     Fault(
         "attention: the sums of chunks are added without a second carry",
         "bridge/ops/compositions.py",
-        "while self._waiting and self._waiting[-1][0] == count:",
-        "if self._waiting and self._waiting[-1][0] == count:",
+        "while self._waiting and (not self._is_tree or self._waiting[-1][0] == count):",
+        "if self._waiting and (not self._is_tree or self._waiting[-1][0] == count):",
         tests=_IN_CHUNKS,
         keyword="plain",
     ),

@@ -79,7 +79,7 @@ def test_what_rounded_and_like_refuse() -> None:
     for declaration, words in (
         (unknown, "rounded has no dtype 'float8'"),
         (computed, "the second argument of like is no floating operand"),
-        (used, "a result of bl.like can only be returned"),
+        (used, "a result of bl.like or bl.stored can only be returned"),
     ):
         with pytest.raises(bl.DeclarationError, match=words):
             bridge.op(declaration)

@@ -37,7 +37,10 @@ STANDS_FOR = {"glu": {"glu", "swiglu", "geglu", "reglu"}}
 STANDS_FOR["a softmax"] = {"scaled_softmax", "scaled_masked_softmax", "scaled_causal_softmax"}
 # Ops whose splits have tests and pages of their own.
 WITH_PAGES = {"attention", "dot_general", "embedding", "linear", "matmul"}
-WITH_PAGES |= {"linear_divergence", "linear_token_log_probs"}
+WITH_PAGES |= {"linear_divergence", "linear_token_log_probs", "moe_combine", "moe_permute"}
+WITH_PAGES |= {"moe_router", "seeded_sample", "top_k", "conv_general_dilated", "conv_transpose"}
+WITH_PAGES |= {"adaptive_avg_pool", "avg_pool", "batch_norm", "interpolate", "max_pool"}
+WITH_PAGES |= {"dequantize", "fake_quantize", "quantize"}
 # Functions that only move arrays, or read them.
 NO_OPS = {"all_gather", "invariant", "make_viewless", "record", "from_torch", "torch_errors"}
 

@@ -336,8 +336,10 @@ def test_under_compile(draw: Any, bias_shape: Any) -> None:
     torch.testing.assert_close(y[~dropped], expected[~dropped])
 
 
-# During tracing, memory shared by tensors that are no views of each other is not detected.
+# During tracing, memory shared by tensors that are no views of each other is not detected. And
+# torch's aot_autograd loses every `copy_` into a float64 tensor without dimensions.
 _TRACED = {what: made for what, made in (IN_PLACE | NEW).items() if made not in (_alias, _shared)}
+del _TRACED["no dimensions"]
 
 
 @pytest.mark.usefixtures("fresh_compiler")

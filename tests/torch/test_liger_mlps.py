@@ -146,7 +146,7 @@ def test_tiles_with_exchanged_tensors(draw: Any) -> None:
         grad([s.square().sum() for s in each], [x, *given]) for each in (slopes, exact)
     )
     for one, other in zip((*slopes, *second), (*exact, *exact_second), strict=True):
-        assert_close(one, other)
+        assert_close(one, other, 64)  # torch's products of tiles round in another order
 
 
 @pytest.mark.parametrize("inner", [torch.float16, torch.bfloat16, torch.float32], ids=str)

@@ -228,7 +228,7 @@ REFUSED: dict[str, Refusal] = {
     "divisor": (
         lambda f, a: f.avg_pool(a(1, 8, 8), 2, divisor_override=0),
         ValueError,
-        "avg_pool: divisor_override is 0, expected an integer from 1 on",
+        "avg_pool: divisor_override is 0, expected an integer but 0",
     ),
     "dtype": (
         lambda f, a: f.adaptive_avg_pool(a(1, 8, 8, dtype="int32"), 1),

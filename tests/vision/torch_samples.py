@@ -21,5 +21,6 @@ def samples_of(name: str) -> Iterator[Any]:
         sys.modules.setdefault("expecttest", stand_in)
     from torch.testing._internal.common_methods_invocations import op_db
 
-    (info,) = [op for op in op_db if op.name == name]
-    yield from info.sample_inputs("cpu", torch.float32, requires_grad=False)
+    for info in op_db:  # one for each mode of interpolate
+        if info.name == name:
+            yield from info.sample_inputs("cpu", torch.float32, requires_grad=False)

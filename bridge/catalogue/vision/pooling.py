@@ -138,7 +138,9 @@ class Pools:
     def average(self, given: Laid, window: Window, padding: bool, divisor: int | None) -> Any:
         """Returns the means over windows."""
         if divisor is not None:
-            divisor = whole_number("avg_pool", "divisor_override", divisor, 1)
+            divisor = whole_number("avg_pool", "divisor_override", divisor, -(1 << 31))
+            if divisor == 0:
+                raise ValueError("avg_pool: divisor_override is 0, expected an integer but 0")
         text = text_of("average", given.sizes, *window.listed(), padding, divisor)
         y = self._taps.sums.run((given.x,), Options(text, given.inner))
         return given.restored(y, window.outputs(given.sizes))

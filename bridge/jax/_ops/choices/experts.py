@@ -61,7 +61,7 @@ def moe_router(
 
     Example:
       >>> moe_router(jnp.array([[0.0, 2.0, 2.0]]), 2)
-      (tensor([[0.5000, 0.5000]]), tensor([[1, 2]]))
+      (Array([[0.5, 0.5]], dtype=float32), Array([[1, 2]], dtype=int32))
 
     Source: arXiv:1701.06538; the balance, arXiv:2101.03961; z, arXiv:2202.08906; sigmoid and the
     bias, arXiv:2412.19437.
@@ -99,9 +99,9 @@ def moe_permute(
 
     Example:
       >>> moe_permute(jnp.array([[1.0], [2.0]]), jnp.array([[1], [0]]), 2)
-      (tensor([[2.],
-              [1.]]), tensor([[1],
-              [0]]), tensor([1, 1]))
+      (Array([[2.],
+             [1.]], dtype=float32), Array([[1],
+             [0]], dtype=int32), Array([1, 1], dtype=int32))
     """
     x, columns = arrays.checked(PERMUTE, 2, ("columns",), x=x, columns=columns)
     return _moves.permute(x, columns, experts)
@@ -133,7 +133,7 @@ def moe_combine(y: ArrayLike, weights: ArrayLike | None, places: ArrayLike) -> j
     Example:
       >>> y, places = jnp.array([[2.0], [10.0]]), jnp.array([[1, 0]])
       >>> moe_combine(y, jnp.array([[0.5, 0.25]]), places)
-      tensor([[5.5000]])
+      Array([[5.5]], dtype=float32)
     """
     y, places, weights = arrays.checked(
         COMBINE, 2, ("places",), y=y, places=places, weights=weights

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import jax
 
-from bridge.catalogue.linear_rows import LinearRows
-from bridge.catalogue.post_training.linear_numbers import OPS, LinearNumbers, composed
-from bridge.jax._adapter import arrays
-from bridge.jax._adapter.arguments import compiled_for
-from bridge.jax._adapter.linear_losses import refuse_symbolic, split_by_xla
-from bridge.jax._compositions import functions
-from bridge.jax._compositions.composition import Composition
-from bridge.jax._compositions.framework_products import framework_functions
-from bridge.jax._ops import labels as labels_of_jax
+from bridge.jax._ops.post_training.linear_compositions import NUMBERS
 
 ArrayLike = jax.typing.ArrayLike
 
@@ -69,7 +58,7 @@ def linear_token_log_probs(
       (Array([-1.3862944], dtype=float32), Array([1.3862944], dtype=float32))
     """
     layer = hidden, weight, bias
-    return _numbers.log_probs(layer, labels, chunk, bits, temperature)  # type: ignore[no-any-return]
+    return NUMBERS.log_probs(layer, labels, chunk, bits, temperature)  # type: ignore[no-any-return]
 
 
 def linear_divergence(
@@ -122,34 +111,4 @@ def linear_divergence(
       Array([0.], dtype=float32)
     """
     layers = (p_hidden, p_weight, p_bias), (q_hidden, q_weight, q_bias)
-    return _numbers.divergence(layers, chunk, bits, kind, beta, temperature)  # type: ignore[no-any-return]
-
-
-def _computed(word: str, operands: tuple[Any, ...], options: Any, bits: str | None) -> Any:
-    hidden, weight, *_ = operands
-    chunk = options.chunk or None
-    refuse_symbolic(_PUBLIC.get(word, word), math.prod(hidden.shape[:-1]), chunk, weight.shape)
-    return split_by_xla(_compiled(word, options, bits), operands, hidden, last=1)
-
-
-_PUBLIC = {word: "linear_divergence" for word in OPS if not word.startswith("linear")}
-
-
-@compiled_for
-def _compiled(word: str, options: Any, bits: str | None) -> Any:
-    def run(*operands: Any) -> Any:
-        return composed(_compositions[word, bits].run, word, operands, options)
-
-    run.__name__ = _PUBLIC.get(word, word)
-    return run
-
-
-_compositions = {
-    (word, bits): Composition(LinearRows(own, of, name))
-    for word, of in OPS.items()
-    for bits, own, name in (
-        ("portable", functions, of.name),
-        (None, framework_functions, f"{of.name}_by_xla"),
-    )
-}
-_numbers = LinearNumbers(arrays, labels_of_jax, _computed)
+    return NUMBERS.divergence(layers, chunk, bits, kind, beta, temperature)  # type: ignore[no-any-return]

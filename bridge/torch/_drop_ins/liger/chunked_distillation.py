@@ -37,6 +37,24 @@ class LigerFusedLinearJSDFunction(torch.autograd.Function, metaclass=DropIn):
 
         The soft loss is KL(teacher ‖ student) for beta = 0 and KL(student ‖ teacher) for beta = 1.
         The teacher has no gradient.
+
+        Args:
+          student_input: `[..., features]`.
+          student_weight: `[V, features]`.
+          teacher_input: `[..., features]`.
+          teacher_weight: `[V, features]`.
+          true_labels: `[...]`, the labels of the hard loss.
+          student_bias: `[V]` or None.
+          teacher_bias: `[V]` or None.
+          weight_hard_loss: the weight of the cross-entropy.
+          weight_soft_loss: the weight of the divergence.
+          beta: the temperature of the loss; for JSD the weight of the mixture; for GRPO the
+            weight of the divergence.
+          ignore_index: the label of a token that does not count.
+          temperature: a positive number, by which logits are divided.
+          compiled: of no effect.
+          chunk_size: of no effect: chunks have the rows of `linear_token_log_probs`.
+          return_soft_hard_loss: True to return both losses beside the weighted one.
         """
         hard = linear_cross_entropy(
             student_input,

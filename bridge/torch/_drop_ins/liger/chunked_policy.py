@@ -57,6 +57,40 @@ class LigerFusedLinearGRPOFunction(torch.autograd.Function, metaclass=DropIn):
         These are the mean divergence from the reference, where beta is not 0, and the fraction of
         clipped tokens.
 
+        Args:
+          _input: `[answers, tokens, features]`, the chosen answers before the rejected ones.
+          weight: `[V, features]` of the linear layer.
+          selected_token_ids: `[sequences, tokens]`, the sampled tokens.
+          attention_mask: `[sequences, tokens]`, 1 where a token counts.
+          advantages: `[sequences]`.
+          bias: `[V]` or None.
+          ref_per_token_logps: log-probabilities of the reference, or None.
+          old_per_token_logps: log-probabilities at the time of sampling, or None.
+          ref_input: hidden states of the reference model, or None.
+          ref_weight: the weight of the reference model, or None.
+          ref_bias: `[V]` of the reference, or None.
+          beta: the temperature of the loss; for JSD the weight of the mixture; for GRPO the
+            weight of the divergence.
+          epsilon_low: how far below 1 the ratio is clipped.
+          epsilon_high: how far above 1 the ratio is clipped.
+          loss_type: the name of the loss.
+          max_completion_length: the divisor of "dr_grpo".
+          importance_sampling_level: "token" or "sequence".
+          sapo_temperature_pos: the temperature of "sapo" for positive advantages.
+          sapo_temperature_neg: the temperature of "sapo" for negative ones.
+          temperature: a positive number, by which logits are divided.
+          compiled: of no effect.
+          use_ref_model: True to compare with a reference.
+          chunk_size: of no effect: chunks have the rows of `linear_token_log_probs`.
+          vllm_is_ratio: ratios by which tokens are weighted, or None.
+          delta: an upper limit of the ratio, or None.
+          use_bias_correction_kl: True to weight the divergence by the ratio.
+          vespo_k_pos: an option of "vespo".
+          vespo_lambda_pos: an option of "vespo".
+          vespo_k_neg: an option of "vespo".
+          vespo_lambda_neg: an option of "vespo".
+          num_items_in_batch: the number of tokens of all processes, or None.
+
         Raises:
           ValueError: an unknown loss type or level, or two that do not go together.
         """

@@ -170,6 +170,27 @@ class LigerFusedLinearDPOFunction(torch.autograd.Function, metaclass=DropIn):
 
         These are the log-probabilities of chosen and rejected answers, the means of their logits,
         the negative log-likelihood, and the rewards of both.
+
+        Args:
+          _input: `[answers, tokens, features]`, the chosen answers before the rejected ones.
+          weight: `[V, features]` of the linear layer.
+          target: `[answers, tokens]`, the labels.
+          bias: `[V]` or None.
+          ref_input: hidden states of the reference model, or None.
+          ref_weight: the weight of the reference model, or None.
+          ref_bias: `[V]` of the reference, or None.
+          ignore_index: the label of a token that does not count.
+          beta: the temperature of the loss; for JSD the weight of the mixture; for GRPO the
+            weight of the divergence.
+          compute_nll_loss: True to add the negative log-likelihood of the chosen answers.
+          compiled: of no effect.
+          use_ref_model: True to compare with a reference.
+          average_log_prob: True for means over tokens in place of sums.
+          chunk_size: of no effect: chunks have the rows of `linear_token_log_probs`.
+          loss_type: the name of the loss.
+          label_smoothing: the share of pairs in the wrong order.
+          discopop_tau: the temperature of "discopop".
+          alpha: the weight of the negative log-likelihood.
         """
         check_dpo(loss_type, label_smoothing)
         pairs = _Preferences(_input, weight, target, bias, ignore_index, average_log_prob)
@@ -204,7 +225,21 @@ class LigerFusedLinearORPOFunction(torch.autograd.Function, metaclass=DropIn):
         compiled: bool = True,
         chunk_size: int = 1,
     ) -> Results:
-        """Returns the loss, and the statistics: those of DPO, and two means of log-odds."""
+        """Returns the loss, and the statistics: those of DPO, and two means of log-odds.
+
+        Args:
+          _input: `[answers, tokens, features]`, the chosen answers before the rejected ones.
+          weight: `[V, features]` of the linear layer.
+          target: `[answers, tokens]`, the labels.
+          bias: `[V]` or None.
+          ignore_index: the label of a token that does not count.
+          beta: the temperature of the loss; for JSD the weight of the mixture; for GRPO the
+            weight of the divergence.
+          compute_nll_loss: True to add the negative log-likelihood of the chosen answers.
+          nll_target: other labels of the negative log-likelihood, or None.
+          compiled: of no effect.
+          chunk_size: of no effect: chunks have the rows of `linear_token_log_probs`.
+        """
         pairs = _Preferences(_input, weight, target, bias, ignore_index, True, nll_target)
         how: dict[str, Any] = {"kind": "orpo", "beta": beta, "nll_weight": 0.0}
         loss = preference_loss(pairs.chosen, pairs.rejected, **how)
@@ -234,7 +269,23 @@ class LigerFusedLinearSimPOFunction(torch.autograd.Function, metaclass=DropIn):
         gamma: float = 0.5,
         chunk_size: int = 1,
     ) -> Results:
-        """Returns the loss, and the statistics of DPO."""
+        """Returns the loss, and the statistics of DPO.
+
+        Args:
+          _input: `[answers, tokens, features]`, the chosen answers before the rejected ones.
+          weight: `[V, features]` of the linear layer.
+          target: `[answers, tokens]`, the labels.
+          bias: `[V]` or None.
+          ignore_index: the label of a token that does not count.
+          beta: the temperature of the loss; for JSD the weight of the mixture; for GRPO the
+            weight of the divergence.
+          alpha: the weight of the negative log-likelihood.
+          label_smoothing: the share of pairs in the wrong order.
+          compute_nll_loss: True to add the negative log-likelihood of the chosen answers.
+          compiled: of no effect.
+          gamma: the margin of SimPO.
+          chunk_size: of no effect: chunks have the rows of `linear_token_log_probs`.
+        """
         pairs = _Preferences(_input, weight, target, bias, ignore_index, True)
         how: dict[str, Any] = {"beta": beta, "margin": gamma, "label_smoothing": label_smoothing}
         loss = preference_loss(pairs.chosen, pairs.rejected, kind="simpo", **how)
@@ -259,7 +310,23 @@ class LigerFusedLinearCPOFunction(torch.autograd.Function, metaclass=DropIn):
         average_log_prob: bool = False,
         chunk_size: int = 1,
     ) -> Results:
-        """Returns the loss, and the statistics of DPO."""
+        """Returns the loss, and the statistics of DPO.
+
+        Args:
+          _input: `[answers, tokens, features]`, the chosen answers before the rejected ones.
+          weight: `[V, features]` of the linear layer.
+          target: `[answers, tokens]`, the labels.
+          bias: `[V]` or None.
+          ignore_index: the label of a token that does not count.
+          beta: the temperature of the loss; for JSD the weight of the mixture; for GRPO the
+            weight of the divergence.
+          alpha: the weight of the negative log-likelihood.
+          label_smoothing: the share of pairs in the wrong order.
+          compute_nll_loss: True to add the negative log-likelihood of the chosen answers.
+          compiled: of no effect.
+          average_log_prob: True for means over tokens in place of sums.
+          chunk_size: of no effect: chunks have the rows of `linear_token_log_probs`.
+        """
         pairs = _Preferences(_input, weight, target, bias, ignore_index, average_log_prob)
         how: dict[str, Any] = {"beta": beta, "label_smoothing": label_smoothing, "nll_weight": 0.0}
         loss = preference_loss(pairs.chosen, pairs.rejected, kind="cpo", **how)
@@ -291,6 +358,24 @@ class LigerFusedLinearKTOFunction(torch.autograd.Function, metaclass=DropIn):
 
         These are sums over desirable and over undesirable answers: of log-probabilities, of logits
         and of rewards.
+
+        Args:
+          _input: `[answers, tokens, features]`, the chosen answers before the rejected ones.
+          weight: `[V, features]` of the linear layer.
+          target: `[answers, tokens]`, the labels.
+          preference_labels: `[answers]`, True for desirable answers.
+          bias: `[V]` or None.
+          ref_input: hidden states of the reference model, or None.
+          ref_weight: the weight of the reference model, or None.
+          ref_bias: `[V]` of the reference, or None.
+          kl: the baseline of KTO, or None.
+          ignore_index: the label of a token that does not count.
+          beta: the temperature of the loss; for JSD the weight of the mixture; for GRPO the
+            weight of the divergence.
+          compiled: of no effect.
+          use_ref_model: True to compare with a reference.
+          average_log_prob: True for means over tokens in place of sums.
+          chunk_size: of no effect: chunks have the rows of `linear_token_log_probs`.
         """
         found, _ = of_sequences(_input, weight, target, bias, ignore_index, average_log_prob)
         reference = None

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor
 
-from bridge.catalogue.linear_rows import LinearRows
-from bridge.catalogue.post_training.linear_numbers import OPS, LinearNumbers, composed
-from bridge.torch._adapter import arrays
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._compositions import functions
-from bridge.torch._compositions.composition import Composition
-from bridge.torch._compositions.framework_products import framework_functions
-from bridge.torch._ops import labels as labels_of_torch
-from bridge.torch._ops.products import linear
+from bridge.torch._ops.post_training.linear_compositions import NUMBERS
 
 
 def linear_token_log_probs(
@@ -69,7 +59,7 @@ def linear_token_log_probs(
     if is_overridden(given := (hidden, weight, labels, bias)):
         return hand_over(given)  # type: ignore[no-any-return]
     layer = hidden, weight, bias
-    return _numbers.log_probs(layer, labels, chunk, bits, temperature)  # type: ignore[no-any-return]
+    return NUMBERS.log_probs(layer, labels, chunk, bits, temperature)  # type: ignore[no-any-return]
 
 
 def linear_divergence(
@@ -125,31 +115,4 @@ def linear_divergence(
     if is_overridden(given := (p_hidden, p_weight, q_hidden, q_weight, p_bias, q_bias)):
         return hand_over(given)  # type: ignore[no-any-return]
     layers = (p_hidden, p_weight, p_bias), (q_hidden, q_weight, q_bias)
-    return _numbers.divergence(layers, chunk, bits, kind, beta, temperature)  # type: ignore[no-any-return]
-
-
-def _computed(word: str, operands: tuple[Any, ...], options: Any, bits: str | None) -> Any:
-    if any(type(t).__name__ == "DTensor" for t in operands):
-        return _apart(word, operands, options, bits)
-    return composed(_compositions[word, bits].run, word, operands, options)
-
-
-def _apart(word: str, operands: tuple[Any, ...], options: Any, bits: str | None) -> Any:
-    """Runs the parts one by one, each with its own rule for splits of DTensors."""
-    of = OPS[word]
-    layers = [operands[3 * i : 3 * (i + 1)] for i in range(len(of.layers))]
-    multiply = linear if bits else torch.nn.functional.linear
-    logits = [multiply(*each) for each in layers]
-    read = (*logits, *operands[3 * len(layers) :])
-    return of.op.entry("torch").run(read, None, *of.static(options))
-
-
-_compositions = {
-    (word, bits): Composition(LinearRows(own, of, name))
-    for word, of in OPS.items()
-    for bits, own, name in (
-        ("portable", functions, of.name),
-        (None, framework_functions, f"{of.name}_by_torch"),
-    )
-}
-_numbers = LinearNumbers(arrays, labels_of_torch, _computed)
+    return NUMBERS.divergence(layers, chunk, bits, kind, beta, temperature)  # type: ignore[no-any-return]

@@ -30,16 +30,23 @@ def _forward(module: Any, name: str, input: Tensor) -> Tensor:
         module.running_var if are_kept else None,
         module.weight,
         module.bias,
-        module.training or not has_statistics,
-        momentum,
-        module.eps,
+        (module.training or not has_statistics, momentum, module.eps),
     )
 
 
 _DIMENSIONS = {"BatchNorm1d": (2, 3), "BatchNorm2d": (4,), "BatchNorm3d": (5,)}
 
 
-def _checked(name: str, input: Tensor, features: int, *arguments: Any) -> Tensor:
+def _checked(
+    name: str,
+    input: Tensor,
+    features: int,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    options: tuple[Any, ...],
+) -> Tensor:
     """Computes `batch_norm` after the check of the number of dimensions.
 
     A function, so that torch.fx records a call of it and does not read properties of the input.
@@ -58,7 +65,7 @@ def _checked(name: str, input: Tensor, features: int, *arguments: Any) -> Tensor
             f"{name}: input has shape {list(input.shape)}, expected {features} channels in "
             "dimension 1"
         )
-    return batch_norm(input, *arguments)
+    return batch_norm(input, running_mean, running_var, weight, bias, *options)
 
 
 class BatchNorm1d(torch.nn.BatchNorm1d):
