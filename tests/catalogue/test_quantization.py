@@ -158,6 +158,7 @@ def test_transforms_of_fake_quantize() -> None:
 def test_transforms_of_quantize(name: str, rng: Any) -> None:
     x, q = torch.tensor(drawn(rng, (3, 5, 128), "float32")), Quantization(name)
     expected = bridge.torch.quantize(x, q)
+    torch.compiler.reset()
     forms = [
         torch.compile(lambda x: bridge.torch.quantize(x, q), fullgraph=True, backend="aot_eager"),
         torch.func.vmap(lambda x: bridge.torch.quantize(x, q)),

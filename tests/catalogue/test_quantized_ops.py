@@ -115,6 +115,7 @@ def test_transforms(rng: Any) -> None:
 
         for call in (norm, gate):
             expected = call(x)
+            torch.compiler.reset()
             compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
             array = jnp.asarray(x.numpy())
             w = jnp.asarray(weight.detach().numpy())

@@ -92,7 +92,7 @@ def of_elements(got: Array, true: Truth, dtype: str) -> Errors:
 def compare(got: Array, true: Array, unit: Array, allowed: Array, fmt: Format) -> Errors:
     """Returns the errors of `got` against `true`; `allowed` is the largest permitted error."""
     got = np.asarray(got, np.float64)
-    beyond = np.ldexp(1.0, fmt.highest) * 2.0  # the value of an overflow; inf for float64
+    beyond = float(np.ldexp(1.0, fmt.highest)) * 2.0  # the value of an overflow; inf for float64
     with np.errstate(all="ignore"):
         finite = np.isfinite(true) & ~np.isnan(got)
         same = (np.isnan(true) & np.isnan(got)) | (np.isinf(true) & (got == true))
