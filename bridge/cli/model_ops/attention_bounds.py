@@ -113,7 +113,7 @@ class _Attention:
         power = np.where(np.isneginf(every), 0.0, np.exp(-below))
         total = power.sum(-1, keepdims=True)
         p = power / np.where(total == 0.0, 1.0, total)
-        # e^(z + δ) / Σ e^(z + δ) is within a factor of e^(|δ| + max |δ|).
+        # e^(z + d) / Σ e^(z + d) is within a factor of e^(|d| + max |d|).
         carried = p * np.expm1(errors + errors.max(-1, keepdims=True, initial=0.0))
         own = 2.0 * self.arithmetic.u * p
         error = carried + (_SOFTMAX_UNITS + below) * own + self.arithmetic.least * (p > 0)
