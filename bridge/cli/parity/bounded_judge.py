@@ -38,7 +38,9 @@ class BoundedJudge:
     def errors(self, quantity: str, results: Mapping[str, Array]) -> Errors:
         """Returns the errors of a quantity."""
         if quantity not in self.bounds:
-            return self._others.errors(quantity, results)
+            # Moves of the operands stand for their roundings. Those of a product's chain and of its
+            # terms, as many again, come on top.
+            return self._others.errors(quantity, results, 2.0)
         dtype, true = self.case.dtype_of(order_of(quantity)[1]), self.bounds[quantity]
         fmt, arithmetic = FORMATS[dtype], Arithmetic(self.case.arithmetic)
         low, high = arithmetic.interval(true, dtype)
