@@ -62,17 +62,43 @@ class _Losses:
     def gradient_of_logits(self) -> Bounded:
         g = exact(np.broadcast_to(self.p["g"][:, None], self.is_label.shape))
         d = self.arithmetic.times(self.probabilities(), g)
-        if self.arithmetic.is_narrower(self.case.x):
-            dtype = DTYPES[self.case.x]
-            exponent = np.frexp(np.where(d.values == 0.0, 1.0, d.values))[1]
-            ulp = np.ldexp(1.0, np.maximum(exponent - dtype.bits, dtype.least))
-            d = Bounded(d.values, d.error + _NARROW_ULP * ulp, d.unit)
-        return self.rounded(d)
+        return self.rounded(self.with_narrow_functions(d, np.abs(d.values)))
 
-    def along(self, kind: str) -> Bounded:
-        """Returns Σ p·l − l at the label, for the tangents l of the logits.
+    def with_narrow_functions(self, x: Bounded, size: Array) -> Bounded:
+        """Adds the errors of functions with 16-bit accuracy, of terms up to `size`."""
+        if not self.arithmetic.is_narrower(self.case.x):
+            return x
+        dtype = DTYPES[self.case.x]
+        exponent = np.frexp(np.where(size == 0.0, 1.0, size))[1]
+        ulp = np.ldexp(1.0, np.maximum(exponent - dtype.bits, dtype.least))
+        return Bounded(x.values, x.error + _NARROW_ULP * ulp, x.unit)
 
-        The three terms of l are added in any order, so the bound has two roundings of their sizes.
+    def second(self) -> dict[str, Bounded]:
+        """Returns the gradients of Σ g·(Σ p·l − l at the label), for the tangents l along v.
+
+        The gradient of logits is e = a − p·Σ a with a = p·g·l. Operands have a second use, in the
+        first gradients: d for the label's p − 1, and v beside it.
+        """
+        times, product, rounded = self.arithmetic.times, self.arithmetic.product, self.rounded
+        g = exact(np.broadcast_to(self.p["g"][:, None], self.is_label.shape))
+        p = self.probabilities()
+        p = Bounded(self.softmax, p.error, p.unit)
+        a = times(p, times(g, self.tangent("v")))
+        b = times(p, self.arithmetic.row_sum(a))
+        e = self.with_narrow_functions(self.arithmetic.subtract(a, b), a.size + b.size)
+        e, d = rounded(e), self.gradient_of_logits()
+        of_x = product(e, self.weight), product(d, exact(self.p["v_weight"]))
+        of_weight = product(e.turned, self.hidden), product(d.turned, exact(self.p["v_x"]))
+        return {
+            "d2x": self.arithmetic.add(*map(rounded, of_x)),
+            "d2weight": self.arithmetic.add(*map(rounded, of_weight)),
+            "d2bias": self.arithmetic.column_sum(e),
+        }
+
+    def tangent(self, kind: str) -> Bounded:
+        """Returns the tangents of the logits.
+
+        Their three terms are added in any order, so the bound has two roundings of their sizes.
         """
         product, rounded = self.arithmetic.product, self.rounded
         terms = [
@@ -84,9 +110,12 @@ class _Losses:
         size = np.sum([term.size for term in terms], 0)
         bits = min(DTYPES[self.case.x].bits, DTYPES[self.case.arithmetic].bits)
         error = np.sum([term.error for term in terms], 0) + 2.0 * 2.0**-bits * size
-        moved = Bounded(values, error, error / 2.0)
-        total = self.arithmetic.row_sum(self.arithmetic.times(self.probabilities(), moved))
-        return total.as_view(lambda x: x[..., 0])
+        return Bounded(values, error, error / 2.0)
+
+    def along(self, kind: str) -> Bounded:
+        """Returns Σ p·l − l at the label, for the tangents l of the logits."""
+        terms = self.arithmetic.times(self.probabilities(), self.tangent(kind))
+        return self.arithmetic.row_sum(terms).as_view(lambda x: x[..., 0])
 
 
 def loss_bounds(case: Any, p: Operands) -> Mapping[str, Bounded]:
@@ -100,6 +129,7 @@ def loss_bounds(case: Any, p: Operands) -> Mapping[str, Bounded]:
         "dbias": own.arithmetic.column_sum(d),
         "jvp": own.along("t"),
         "d2g": own.along("v"),
+        **own.second(),
     }
 
 

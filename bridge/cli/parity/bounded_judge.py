@@ -38,9 +38,7 @@ class BoundedJudge:
     def errors(self, quantity: str, results: Mapping[str, Array]) -> Errors:
         """Returns the errors of a quantity."""
         if quantity not in self.bounds:
-            # Moves of the operands stand for their roundings. Those of a product's chain and of its
-            # terms, as many again, come on top.
-            return self._others.errors(quantity, results, 2.0)
+            return self._others.errors(quantity, results)
         dtype, true = self.case.dtype_of(order_of(quantity)[1]), self.bounds[quantity]
         fmt, arithmetic = FORMATS[dtype], Arithmetic(self.case.arithmetic)
         low, high = arithmetic.interval(true, dtype)

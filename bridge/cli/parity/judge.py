@@ -128,14 +128,8 @@ class Judge:
         found = in_torch.quantities(self.case.exact, self.case, tensors)
         return {name: in_torch.to_numpy(value) for name, value in found.items()}
 
-    def errors(self, quantity: str, results: Mapping[str, Array], steps: float = 1.0) -> Errors:
-        """Returns the errors of a quantity; the value that it is taken at is in `results`.
-
-        Args:
-          quantity: its name.
-          results: the results of one framework.
-          steps: a factor of `moved`, for ops of several steps that round.
-        """
+    def errors(self, quantity: str, results: Mapping[str, Array]) -> Errors:
+        """Returns the errors of a quantity; the value that it is taken at is in `results`."""
         case, fmt = self.case, FORMATS[self.case.arithmetic]
         true, moved = (found[quantity] for found in self._truths_of(quantity, results))
         moved = np.fmax(moved, 0.0)  # a change from infinity to infinity is NaN
@@ -152,7 +146,7 @@ class Judge:
                 most = np.fmax.reduce(moved, -1, keepdims=True, initial=0.0)
             if role in ROWS:  # a sum over rows, whose terms may cancel
                 size = np.max(size, -1, keepdims=True, initial=0.0, where=np.isfinite(size))
-            allowed = steps * BOUNDS["moved"] * most + BOUNDS["ulp"] * fmt.ulp(true)
+            allowed = BOUNDS["moved"] * most + BOUNDS["ulp"] * fmt.ulp(true)
             allowed += BOUNDS["least"] * fmt.least + BOUNDS["of_one"] * self.of_one
             if FORMATS[dtype].bits < 24:
                 allowed += BOUNDS["narrow_ulp"] * FORMATS[dtype].ulp(size)
