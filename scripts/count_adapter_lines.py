@@ -94,6 +94,8 @@ BESIDES = {
     "torch/_drop_ins/losses.py": "drop-ins for cross-entropy of Megatron-LM and apex",
     "torch/_drop_ins/liger/cross_entropies.py": "drop-ins for losses of Liger-Kernel",
     "torch/_drop_ins/liger/split_losses.py": "the drop-in for Liger-Kernel's split loss",
+    "torch/_drop_ins/liger/chunked_log_probs.py": "what Liger-Kernel's chunked losses share",
+    "torch/_drop_ins/liger/dpo_losses.py": "further losses of Liger-Kernel's DPO",
     "torch/_drop_ins/liger/chunked_preferences.py": "Liger-Kernel's losses of preferences",
     "torch/_drop_ins/liger/chunked_policy.py": "Liger-Kernel's policy gradients",
     "torch/_drop_ins/liger/chunked_distillation.py": "Liger-Kernel's distillation",

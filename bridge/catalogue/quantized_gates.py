@@ -17,6 +17,23 @@ from bridge.ops.arrays import Arrays
 _CHECKS = {**OF_GATES, **OF_FORMATS}
 
 
+def _quantised(
+    gate: Any,
+    up: Any,
+    bias: Any,
+    up_bias: Any,
+    weight: Any,
+    activation: str,
+    limit: float | None,
+    linear_offset: float,
+    dtype: str,
+    name: str,
+) -> Any:
+    first, second = plus(gate, bias), plus(up, up_bias)
+    y = gated(first, second, weight, activation, limit, linear_offset)
+    return quantised(bl.rounded(y, dtype), name)
+
+
 @declared(checks=_CHECKS)
 @named("glu")
 def glu_rows(
@@ -32,9 +49,8 @@ def glu_rows(
     dtype: str = "float32",
     name: str = "fp8_row",
 ):
-    first, second = plus(gate, bias), plus(up, up_bias)
-    y = gated(first, second, weight, activation, limit, linear_offset)
-    return quantised(bl.rounded(y, dtype), name)
+    how = activation, limit, linear_offset, dtype, name
+    return _quantised(gate, up, bias, up_bias, weight, *how)
 
 
 @declared(checks=_CHECKS)
@@ -51,10 +67,9 @@ def packed_glu_rows(
     dtype: str = "float32",
     name: str = "fp8_row",
 ):
-    static = activation, limit, linear_offset, dtype, name
-    keys = glu_rows.declaration.static
-    function = glu_rows.declaration.function
-    return function(*gate, bias, up_bias, weight, **dict(zip(keys, static, strict=True)))
+    first, second = gate
+    how = activation, limit, linear_offset, dtype, name
+    return _quantised(first, second, bias, up_bias, weight, *how)
 
 
 @declared(checks=_CHECKS)
@@ -71,10 +86,9 @@ def paired_glu_rows(
     dtype: str = "float32",
     name: str = "fp8_row",
 ):
-    static = activation, limit, linear_offset, dtype, name
-    keys = glu_rows.declaration.static
-    function = glu_rows.declaration.function
-    return function(*gate, bias, up_bias, weight, **dict(zip(keys, static, strict=True)))
+    first, second = gate
+    how = activation, limit, linear_offset, dtype, name
+    return _quantised(first, second, bias, up_bias, weight, *how)
 
 
 @declared(checks=_CHECKS)
@@ -92,10 +106,8 @@ def glu_blocks(
     dtype: str = "float32",
     name: str = "mxfp8",
 ):
-    static = activation, limit, linear_offset, dtype, name
-    keys = glu_rows.declaration.static
-    function = glu_rows.declaration.function
-    return function(gate, up, bias, up_bias, weight, **dict(zip(keys, static, strict=True)))
+    how = activation, limit, linear_offset, dtype, name
+    return _quantised(gate, up, bias, up_bias, weight, *how)
 
 
 @declared(checks=_CHECKS)
@@ -112,10 +124,9 @@ def paired_glu_blocks(
     dtype: str = "float32",
     name: str = "mxfp8",
 ):
-    static = activation, limit, linear_offset, dtype, name
-    keys = glu_rows.declaration.static
-    function = glu_rows.declaration.function
-    return function(*gate, bias, up_bias, weight, **dict(zip(keys, static, strict=True)))
+    first, second = gate
+    how = activation, limit, linear_offset, dtype, name
+    return _quantised(first, second, bias, up_bias, weight, *how)
 
 
 @declared(checks=OF_FORMATS)
@@ -224,13 +235,8 @@ class QuantizedGates:
                     f"{self.name}: weight has shape {list(shape_of(weight))}, expected "
                     f"{list(shape[:-1])}: x has shape {list(shape)}"
                 )
-            op, operands = (
-                squared_relu_blocks,
-                (
-                    in_blocks(self.name, "x", x, form.block),
-                    _of_rows(weight),
-                ),
-            )
+            op = squared_relu_blocks
+            operands = in_blocks(self.name, "x", x, form.block), _of_rows(weight)
         values, scales = self._entries[op].run(operands, None, dtype, form.name)
         return values.reshape(shape_of(x)), scales
 

@@ -145,7 +145,7 @@ class QuantizedNorms:
         x, weight, residual = self.arrays.checked("rms_norm", 1, **operands)
         form = checked("rms_norm", quantize, "quantize")
         x, residual, *vectors, of_sum, dtype = self._prepared(x, residual, weight)
-        # Without a weight, the op of rows has the words for an offset.
+        # The op of rows has the words for an offset that has no weight.
         if form.block is None or (weight is None and offset != 0):
             static = eps, offset, dtype, *of_sum, form.name
             return self._run(rms_rows, (x, *vectors, residual), *static)

@@ -8,13 +8,12 @@ import numbers
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-from bridge.lang import philox, roles
-from bridge.lang.dtypes import FLOATING, OF_8_BITS
+from bridge.lang import philox
 from bridge.lang.errors import refuse
 from bridge.lang.program import COLUMNS, FULL
 from bridge.lang.refusals import Unusable
-from bridge.lang.returned import ColumnSum, HalvesValue, Typed
-from bridge.lang.values import Value, Visible, builder_of, shown
+from bridge.lang.returned import check_dtype, column_sum, halves, like, pairs, stored
+from bridge.lang.values import Value, Visible, builder_of
 
 __all__ = [
     "abs",
@@ -212,34 +211,8 @@ def rounded(x: Any, dtype: str) -> Value:
     its largest one becomes that, as in `stored`, and tangents and cotangents pass unchanged, which
     is the straight-through estimate.
     """
-    _check_dtype("rounded", dtype)
+    check_dtype("rounded", dtype)
     return apply("rounded", x, static=dtype) if dtype != "float64" else x + -0.0
-
-
-def like(x: Any, operand: Value) -> Typed:
-    """x, to be returned in the dtype of one operand instead of the promoted dtype of all."""
-    builder = builder_of(x, operand)
-    node = builder.nodes[operand.number] if isinstance(operand, Value) else None
-    if node is None or node.operation != "operand" or node.dtype != "float":
-        raise refuse("the second argument of like is no floating operand")
-    return Typed(builder.floating(shown(builder.value(x), 0.0)), node.static[0])
-
-
-def stored(x: Any, dtype: str) -> Typed:
-    """x, to be returned in a floating or 8-bit dtype, whatever the dtypes of the operands.
-
-    It is rounded to nearest, ties to even. In an 8-bit dtype a number beyond the largest one
-    becomes that; NaN stays NaN, or becomes 0 as int8; and the result is a constant to derivatives.
-    """
-    _check_dtype("stored", dtype)
-    builder = builder_of(x)
-    return Typed(builder.floating(shown(builder.value(x), 0.0)), dtype=dtype)
-
-
-def _check_dtype(function: str, dtype: str) -> None:
-    known = (*FLOATING, *OF_8_BITS)
-    if dtype not in known:
-        raise refuse(f"{function} has no dtype {dtype!r}: one of {', '.join(map(repr, known))}")
 
 
 @_along_the_row
@@ -359,30 +332,6 @@ def visible(x: Any, *, first: Any = None, last: Any = None) -> Value:
     assert extent is not None
     inside = builder.apply("where", extent, builder.floating(builder.value(x)), 0.0)
     return Visible(builder, inside.number, extent)
-
-
-def column_sum(x: Any) -> ColumnSum:
-    """The sum over the rows in the tree of docs/numerics.md, a Row. It can only be returned."""
-    if isinstance(x, Unusable):
-        x.refused()
-    builder = builder_of(x)
-    return ColumnSum(builder.floating(shown(builder.value(x), -0.0)))
-
-
-def halves(first: Any, second: Any) -> HalvesValue:
-    """Two values as the halves of one array `[*rows, 2d]`, to be returned."""
-    return _joined(first, second, roles.Halves)
-
-
-def pairs(first: Any, second: Any) -> HalvesValue:
-    """Two values as the even and the odd columns of one array `[*rows, 2d]`, to be returned."""
-    return _joined(first, second, roles.Pairs)
-
-
-def _joined(first: Any, second: Any, role: type[roles.Annotation]) -> HalvesValue:
-    builder = builder_of(first, second)
-    parts = (builder.floating(shown(builder.value(each), 0.0)) for each in (first, second))
-    return HalvesValue(*parts, role=role)
 
 
 def dropout_keep(p: float, seed: Any, offset: Any = 0) -> Value:

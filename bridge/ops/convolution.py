@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from bridge.ops.definition import Call
-from bridge.ops.product import ProductParams
+from bridge.ops.product import ArrayFunctions, ProductParams
 from bridge.ops.product import workspace_bytes as workspace_of_product
 from bridge.ops.sums import sum_of_rows
 
@@ -62,26 +61,17 @@ class ConvolutionParams:
         return self.orders["xwy".index(name)]
 
 
-class Arrays(Protocol):
+class Arrays(ArrayFunctions, Protocol):
     """The functions of a framework that the rules need."""
 
     def convolution(self, a: Any, b: Any, bias: Any, params: ConvolutionParams) -> Any:
         """Returns the convolution, which can be differentiated."""
-
-    def permuted(self, x: Any, order: Sequence[int]) -> Any:
-        """Returns x with its dimensions in another order."""
-
-    def reshaped(self, x: Any, shape: Shape) -> Any:
-        """Returns x in another shape."""
 
     def repeated(self, x: Any, count: int) -> Any:
         """Returns x `count` times, in a new first dimension."""
 
     def zeros(self, like: Any, shape: Shape, dtype: str) -> Any:
         """Returns zeros on the device of `like`."""
-
-    def run(self, call: Call[Any]) -> Any:
-        """Returns the only result of a call of an op."""
 
 
 def in_order(shape: Sequence[int], order: Sequence[int]) -> Shape:

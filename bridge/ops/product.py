@@ -41,11 +41,8 @@ class ProductParams:
 Shape = tuple[int, ...]
 
 
-class Arrays(Protocol):
-    """The functions of a framework that the rules need."""
-
-    def product(self, a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
-        """Returns the product, which can be differentiated."""
+class ArrayFunctions(Protocol):
+    """The functions of a framework that the rules of products and of convolutions need."""
 
     def permuted(self, x: Any, order: Sequence[int]) -> Any:
         """Returns x with its dimensions in another order."""
@@ -53,11 +50,18 @@ class Arrays(Protocol):
     def reshaped(self, x: Any, shape: Shape) -> Any:
         """Returns x in another shape."""
 
-    def apart(self, x: Any) -> Any:
-        """Returns x as the result of an op of its own, with derivatives of its own."""
-
     def run(self, call: Call[Any]) -> Any:
         """Returns the only result of a call of an op."""
+
+
+class Arrays(ArrayFunctions, Protocol):
+    """The functions of a framework that the rules need."""
+
+    def product(self, a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
+        """Returns the product, which can be differentiated."""
+
+    def apart(self, x: Any) -> Any:
+        """Returns x as the result of an op of its own, with derivatives of its own."""
 
 
 def sizes(a: Shape, b: Shape, params: ProductParams) -> tuple[int, int, int]:

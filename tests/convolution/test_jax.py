@@ -153,7 +153,7 @@ def test_conv_transpose_of_jax(how: Any, rng: np.random.Generator) -> None:
 
 
 def test_conv_transpose_is_torchs(rng: np.random.Generator) -> None:
-    """With `transpose_kernel` it has the bits of torch's function, channels last or first."""
+    """`transpose_kernel` gives it the bits of torch's function, channels last or first."""
     x, w = (rng.standard_normal(s).astype(np.float32) for s in ((2, 7, 5, 6), (7, 4, 3, 2)))
     ours = bt.conv_transpose2d(torch.tensor(x), torch.tensor(w), stride=2, padding=(1, 0))
     theirs = bj.conv_transpose(

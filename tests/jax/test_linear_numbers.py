@@ -45,7 +45,7 @@ def run(form: str, word: Any, hidden: Any, weight: Any, labels: Any) -> Any:
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("split", SPLITS)
 def test_split_arrays(split: str, kind: Any, form: str, word: Any, rng: Any) -> None:
-    """With bits="portable" they have the bits of whole arrays."""
+    """They have the bits of whole arrays if bits is "portable"."""
     arrays = drawn(rng)
 
     def both(hidden: Any, weight: Any, labels: Any) -> Any:

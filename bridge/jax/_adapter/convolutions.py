@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,6 @@ from bridge._private.jax import (
     Zero,
     is_undefined_primal,
     lower_fun,
-    platforms_of,
     primitive_batchers,
     primitive_jvps,
     primitive_transposes,
@@ -26,34 +24,24 @@ from bridge._private.jax import (
 )
 from bridge.jax._adapter.avals import split_as, vary_alike
 from bridge.jax._adapter.debug import define_eager
-from bridge.jax._adapter.ffi import PLATFORMS
-from bridge.jax._adapter.primitive import call
+from bridge.jax._adapter.ffi import PLATFORMS, on_its_platform
+from bridge.jax._adapter.products import ArrayFunctions
 from bridge.jax._adapter.taylor import define_jet
 from bridge.jax._sharded.convolutions import ConvolutionSite, on_explicit_axes, result_spec
 from bridge.jax._sharded.partitioning import has_explicit_axes, name_in_cache_key, place_of
 from bridge.jax._sharded.products import on_automatic_axes
-from bridge.ops import PROGRAM
 from bridge.ops import convolution as rules
 from bridge.ops.convolution import KINDS, OPERANDS, RESULT, ConvolutionParams
-from bridge.ops.definition import Call
 
 _primitive = Primitive("bridge_convolution")
 
 
-class _Primitives:
+class _Primitives(ArrayFunctions):
     """The functions of `bridge.ops.convolution.Arrays`."""
 
     @staticmethod
     def convolution(a: Any, b: Any, bias: Any, params: ConvolutionParams) -> Any:
         return convolution(a, b, bias, params)
-
-    @staticmethod
-    def permuted(x: Any, order: Sequence[int]) -> Any:
-        return jnp.transpose(x, order)
-
-    @staticmethod
-    def reshaped(x: Any, shape: tuple[int, ...]) -> Any:
-        return jnp.reshape(x, shape)
 
     @staticmethod
     def repeated(x: Any, count: int) -> Any:
@@ -62,10 +50,6 @@ class _Primitives:
     @staticmethod
     def zeros(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
         return jnp.zeros(shape, dtype)
-
-    @staticmethod
-    def run(summed: Call[Any]) -> Any:
-        return call(PROGRAM, summed.operands, summed.params)[0]
 
 
 PRIMITIVES = _Primitives()
@@ -137,15 +121,7 @@ def _lower(context: Any, *operands: Any, params: ConvolutionParams) -> Any:
         results = run(with_devices(context), *operands)
         name_in_cache_key(f"convolution {params}", results)
         return results
-    platforms = platforms_of(context)
-    if len(platforms) > 1:  # JAX cannot choose among rules of a primitive that is lowered in place
-        bind = partial(_any_platform.bind, params=params)
-        return lower_fun(bind, multiple_results=False)(context, *operands)
-    if platforms[0] not in PLATFORMS:
-        raise NotImplementedError(
-            f"bridge has no convolution for {platforms[0]}, expected one of {', '.join(PLATFORMS)}"
-        )
-    return _emit(platforms[0], context, *operands, params=params)
+    return on_its_platform(context, "convolution", _any_platform, _emit, operands, params=params)
 
 
 def _emit(platform: str, context: Any, *operands: Any, params: ConvolutionParams) -> Any:

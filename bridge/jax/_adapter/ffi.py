@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,37 @@ import jaxlib
 import numpy as np
 
 from bridge import _native
-from bridge._private.jax import ShapedArray, ir, scopes_of
+from bridge._private.jax import ShapedArray, ir, lower_fun, platforms_of, scopes_of
 from bridge.jax._adapter.avals import spec_of
 from bridge.ops.definition import Op
 from bridge.ops.splitting import wanted_roles
 
 PLATFORMS = ("cpu", "cuda")
+
+
+def on_its_platform(
+    context: Any, name: str, any_platform: Any, emit: Any, operands: Any, **parameters: Any
+) -> Any:
+    """Lowers an op for the platform of a context.
+
+    Args:
+      any_platform: the same primitive, with a rule for each platform. It serves code for several
+        platforms: JAX cannot choose among rules of a primitive that is lowered in place.
+      emit: emit(platform, context, *operands, **parameters) lowers it for one.
+
+    Raises:
+      NotImplementedError: bridge has no kernels for the platform.
+    """
+    platforms = platforms_of(context)
+    if len(platforms) > 1:
+        bind = partial(any_platform.bind, **parameters)
+        several = any_platform.multiple_results
+        return lower_fun(bind, multiple_results=several)(context, *operands)
+    if platforms[0] not in PLATFORMS:
+        raise NotImplementedError(
+            f"bridge has no {name} for {platforms[0]}, expected one of {', '.join(PLATFORMS)}"
+        )
+    return emit(platforms[0], context, *operands, **parameters)
 
 
 def _runtime_ffi_api() -> tuple[int, int] | None:

@@ -21,7 +21,6 @@ from bridge._private.jax import (
     is_undefined_primal,
     jaxpr_as_fun,
     lower_fun,
-    platforms_of,
     primitive_batchers,
     primitive_jvps,
     primitive_transposes,
@@ -38,7 +37,7 @@ from bridge.jax._adapter.avals import (
     vary_alike,
 )
 from bridge.jax._adapter.debug import define_eager
-from bridge.jax._adapter.ffi import PLATFORMS, lower
+from bridge.jax._adapter.ffi import PLATFORMS, lower, on_its_platform
 from bridge.jax._adapter.taylor import define_jet
 from bridge.jax._sharded.partitioning import (
     Site,
@@ -334,15 +333,8 @@ def _lower(op: Op[Any], any_platform: Any, context: Any, *operands: Any, **param
         )
         name_in_cache_key(site.words, results)
         return results
-    platforms = platforms_of(context)
-    if len(platforms) > 1:
-        bind = partial(any_platform.bind, **parameters)
-        return lower_fun(bind, multiple_results=True)(context, *operands)
-    if platforms[0] not in PLATFORMS:
-        raise NotImplementedError(
-            f"bridge has no {op.name} for {platforms[0]}, expected one of {', '.join(PLATFORMS)}"
-        )
-    return lower(op, platforms[0], context, *operands, **parameters)
+    emit = partial(lower, op)
+    return on_its_platform(context, op.name, any_platform, emit, operands, **parameters)
 
 
 def _define(op: Op[Any]) -> Any:

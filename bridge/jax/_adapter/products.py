@@ -17,7 +17,6 @@ from bridge._private.jax import (
     Zero,
     is_undefined_primal,
     lower_fun,
-    platforms_of,
     primitive_batchers,
     primitive_jvps,
     primitive_transposes,
@@ -26,7 +25,7 @@ from bridge._private.jax import (
 )
 from bridge.jax._adapter.avals import split_as, vary_alike
 from bridge.jax._adapter.debug import define_eager
-from bridge.jax._adapter.ffi import PLATFORMS
+from bridge.jax._adapter.ffi import PLATFORMS, on_its_platform
 from bridge.jax._adapter.primitive import call
 from bridge.jax._adapter.taylor import define_jet
 from bridge.jax._sharded.partitioning import has_explicit_axes, name_in_cache_key, place_of
@@ -44,12 +43,8 @@ from bridge.ops.product import ProductParams
 _primitive = Primitive("bridge_matmul")
 
 
-class _Primitives:
-    """The functions of `bridge.ops.product.Arrays` and `bridge.catalogue.products.Primitives`."""
-
-    @staticmethod
-    def product(a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
-        return product(a, b, bias, params)
+class ArrayFunctions:
+    """Functions that the rules of products and of convolutions need."""
 
     @staticmethod
     def permuted(x: Any, order: Sequence[int]) -> Any:
@@ -58,6 +53,18 @@ class _Primitives:
     @staticmethod
     def reshaped(x: Any, shape: tuple[int, ...]) -> Any:
         return jnp.reshape(x, shape)
+
+    @staticmethod
+    def run(summed: Call[Any]) -> Any:
+        return call(PROGRAM, summed.operands, summed.params)[0]
+
+
+class _Primitives(ArrayFunctions):
+    """The functions of `bridge.ops.product.Arrays` and `bridge.catalogue.products.Primitives`."""
+
+    @staticmethod
+    def product(a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
+        return product(a, b, bias, params)
 
     @staticmethod
     def ones(like: Any, shape: tuple[int, ...]) -> Any:
@@ -80,10 +87,6 @@ class _Primitives:
     @staticmethod
     def apart(x: Any) -> Any:
         return jnp.copy(x)  # no copy under jit
-
-    @staticmethod
-    def run(summed: Call[Any]) -> Any:
-        return call(PROGRAM, summed.operands, summed.params)[0]
 
 
 PRIMITIVES = _Primitives()
@@ -168,15 +171,7 @@ def _lower(context: Any, *operands: Any, params: ProductParams) -> Any:
         results = run(with_devices(context), *operands)
         name_in_cache_key(f"matmul {params}", results)
         return results
-    platforms = platforms_of(context)
-    if len(platforms) > 1:  # JAX cannot choose among rules of a primitive that is lowered in place
-        bind = partial(_any_platform.bind, params=params)
-        return lower_fun(bind, multiple_results=False)(context, *operands)
-    if platforms[0] not in PLATFORMS:
-        raise NotImplementedError(
-            f"bridge has no matmul for {platforms[0]}, expected one of {', '.join(PLATFORMS)}"
-        )
-    return _emit(platforms[0], context, *operands, params=params)
+    return on_its_platform(context, "matmul", _any_platform, _emit, operands, params=params)
 
 
 def _emit(platform: str, context: Any, *operands: Any, params: ProductParams) -> Any:

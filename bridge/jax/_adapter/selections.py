@@ -14,7 +14,6 @@ from bridge._private.jax import (
     Primitive,
     Zero,
     lower_fun,
-    platforms_of,
     primitive_batchers,
     primitive_jvps,
     register_lowering,
@@ -22,7 +21,7 @@ from bridge._private.jax import (
 )
 from bridge.jax._adapter.avals import unsplit, vary_alike
 from bridge.jax._adapter.debug import define_eager
-from bridge.jax._adapter.ffi import PLATFORMS
+from bridge.jax._adapter.ffi import PLATFORMS, on_its_platform
 from bridge.jax._adapter.taylor import define_jet
 from bridge.jax._sharded.partitioning import has_explicit_axes, name_in_cache_key, place_of
 from bridge.jax._sharded.selections import (
@@ -105,18 +104,10 @@ def _lower(context: Any, *operands: Any, params: Selection) -> Any:
         )
         name_in_cache_key(f"{NAME} {params}", results)
         return results
-    platforms = platforms_of(context)
-    if len(platforms) > 1:  # JAX cannot choose among rules of a primitive that is lowered in place
-        bind = partial(_any_platform.bind, params=params)
-        return lower_fun(bind, multiple_results=False)(context, *operands)
-    if platforms[0] not in PLATFORMS:
-        raise NotImplementedError(
-            f"bridge has no {NAME} for {platforms[0]}, expected one of {', '.join(PLATFORMS)}"
-        )
-    return _emit(context, *operands, params=params)
+    return on_its_platform(context, NAME, _any_platform, _emit, operands, params=params)
 
 
-def _emit(context: Any, *operands: Any, params: Selection) -> Any:
+def _emit(_: str, context: Any, *operands: Any, params: Selection) -> Any:
     return jax.ffi.ffi_lowering(_primitive.name)(
         context,
         *operands,
@@ -136,4 +127,4 @@ primitive_batchers[_primitive] = _batch
 define_jet(_primitive)
 register_lowering(_primitive, _lower, cacheable=False)
 for _platform in PLATFORMS:
-    register_lowering(_any_platform, _emit, platform=_platform)
+    register_lowering(_any_platform, partial(_emit, _platform), platform=_platform)

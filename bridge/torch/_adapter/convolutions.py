@@ -10,15 +10,14 @@ from torch import Tensor
 
 from bridge import _native
 from bridge._private.torch import SingleLevelFunction, set_fwd_grad_enabled, unpack_dual
-from bridge.ops import PROGRAM, Role
+from bridge.ops import Role
 from bridge.ops import convolution as rules
 from bridge.ops.convolution import KINDS, OPERANDS, RESULT, ConvolutionParams
-from bridge.ops.definition import Call
-from bridge.torch._adapter.autograd import call
 from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library, meet_dtensors
 from bridge.torch._adapter.kernels import DTYPES, allocate, dtype_word, in_memory
+from bridge.torch._adapter.products import ArrayFunctions
 
 _SCHEMA = (
     "convolution(Tensor a, Tensor b, Tensor? bias, str kind, str dtype, SymInt[] sizes, "
@@ -27,20 +26,12 @@ _SCHEMA = (
 )
 
 
-class _Primitives:
+class _Primitives(ArrayFunctions):
     """The functions of `bridge.ops.convolution.Arrays`."""
 
     @staticmethod
     def convolution(a: Tensor, b: Tensor, bias: Tensor | None, params: ConvolutionParams) -> Tensor:
         return convolution(a, b, bias, params)
-
-    @staticmethod
-    def permuted(x: Tensor, order: Sequence[int]) -> Tensor:
-        return x.permute(*order)
-
-    @staticmethod
-    def reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-        return x.reshape(shape)
 
     @staticmethod
     def repeated(x: Tensor, count: int) -> Tensor:
@@ -49,10 +40,6 @@ class _Primitives:
     @staticmethod
     def zeros(like: Tensor, shape: tuple[int, ...], dtype: str) -> Tensor:
         return like.new_zeros(shape, dtype=DTYPES[dtype])
-
-    @staticmethod
-    def run(summed: Call[Any]) -> Any:
-        return call(PROGRAM, summed.operands, summed.params)[0]
 
 
 PRIMITIVES = _Primitives()

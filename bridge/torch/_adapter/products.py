@@ -26,12 +26,8 @@ _SCHEMA = (
 )
 
 
-class _Primitives:
-    """The functions of `bridge.ops.product.Arrays` and `bridge.catalogue.products.Primitives`."""
-
-    @staticmethod
-    def product(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) -> Tensor:
-        return product(a, b, bias, params)
+class ArrayFunctions:
+    """Functions that the rules of products and of convolutions need."""
 
     @staticmethod
     def permuted(x: Tensor, order: Sequence[int]) -> Tensor:
@@ -40,6 +36,18 @@ class _Primitives:
     @staticmethod
     def reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
         return x.reshape(shape)
+
+    @staticmethod
+    def run(summed: Call[Any]) -> Any:
+        return call(PROGRAM, summed.operands, summed.params)[0]
+
+
+class _Primitives(ArrayFunctions):
+    """The functions of `bridge.ops.product.Arrays` and `bridge.catalogue.products.Primitives`."""
+
+    @staticmethod
+    def product(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) -> Tensor:
+        return product(a, b, bias, params)
 
     @staticmethod
     def ones(like: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -60,10 +68,6 @@ class _Primitives:
     @staticmethod
     def apart(x: Tensor) -> Tensor:
         return x.view_as(x)
-
-    @staticmethod
-    def run(summed: Call[Any]) -> Any:
-        return call(PROGRAM, summed.operands, summed.params)[0]
 
 
 PRIMITIVES = _Primitives()

@@ -48,8 +48,7 @@ class LigerFusedLinearJSDFunction(torch.autograd.Function, metaclass=DropIn):
           teacher_bias: `[V]` or None.
           weight_hard_loss: the weight of the cross-entropy.
           weight_soft_loss: the weight of the divergence.
-          beta: the temperature of the loss; for JSD the weight of the mixture; for GRPO the
-            weight of the divergence.
+          beta: the weight of the mixture.
           ignore_index: the label of a token that does not count.
           temperature: a positive number, by which logits are divided.
           compiled: of no effect.

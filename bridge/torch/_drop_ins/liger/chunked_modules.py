@@ -17,8 +17,8 @@ from bridge.torch._drop_ins.liger.chunked_preferences import (
     LigerFusedLinearKTOFunction,
     LigerFusedLinearORPOFunction,
     LigerFusedLinearSimPOFunction,
-    check_dpo,
 )
+from bridge.torch._drop_ins.liger.dpo_losses import check_dpo
 
 
 class _Loss(torch.nn.Module):

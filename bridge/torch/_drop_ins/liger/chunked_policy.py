@@ -69,8 +69,7 @@ class LigerFusedLinearGRPOFunction(torch.autograd.Function, metaclass=DropIn):
           ref_input: hidden states of the reference model, or None.
           ref_weight: the weight of the reference model, or None.
           ref_bias: `[V]` of the reference, or None.
-          beta: the temperature of the loss; for JSD the weight of the mixture; for GRPO the
-            weight of the divergence.
+          beta: the weight of the divergence from the reference.
           epsilon_low: how far below 1 the ratio is clipped.
           epsilon_high: how far above 1 the ratio is clipped.
           loss_type: the name of the loss.
