@@ -50,6 +50,9 @@ class ArrayFunctions(Protocol):
     def reshaped(self, x: Any, shape: Shape) -> Any:
         """Returns x in another shape."""
 
+    def apart(self, x: Any) -> Any:
+        """Returns x as the result of an op of its own, with derivatives of its own."""
+
     def run(self, call: Call[Any]) -> Any:
         """Returns the only result of a call of an op."""
 
@@ -59,9 +62,6 @@ class Arrays(ArrayFunctions, Protocol):
 
     def product(self, a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
         """Returns the product, which can be differentiated."""
-
-    def apart(self, x: Any) -> Any:
-        """Returns x as the result of an op of its own, with derivatives of its own."""
 
 
 def sizes(a: Shape, b: Shape, params: ProductParams) -> tuple[int, int, int]:
@@ -229,7 +229,7 @@ def tangents(
     return found
 
 
-def added_tangents(arrays: Arrays, terms: Sequence[Any]) -> Any:
+def added_tangents(arrays: ArrayFunctions, terms: Sequence[Any]) -> Any:
     """Returns the sum of the terms of `tangents`, the first two apart from the bias.
 
     Each framework adds the cotangents of one value in an order of its own. Here two of them meet at

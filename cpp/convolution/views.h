@@ -88,9 +88,6 @@ inline Axis joined(const Axis& axis) {
   return all;
 }
 
-// Returns true if the axis is one run of elements.
-inline bool is_line(const Axis& axis) { return axis.count() == axis.size[kAxisDims - 1]; }
-
 // The geometry of one product: coordinates of the source of patches, and the weights and the result
 // that belong to it.
 struct Windows {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .fault import Fault
 
 _BITS = "tests/convolution/test_bits.py::test_the_bits_are_those_of_matmul"
+_ORDERS = "tests/products/test_orders_of_cotangents.py"
 _EMULATED = "tests/convolution/test_emulated.py"
 
 CONVOLUTIONS = (
@@ -74,5 +75,19 @@ CONVOLUTIONS = (
         "is_inside = is_inside && place >= 0 && place < view_.size[d];",
         "is_inside = is_inside && place >= -1 && place < view_.size[d];",
         tests=_EMULATED,
+    ),
+    Fault(
+        "convolution: torch adds three cotangents of g in an order of its own",
+        "bridge/torch/_adapter/convolutions.py",
+        "PRIMITIVES.apart(g) if meets else g",
+        "g",
+        tests=f"{_ORDERS}::test_convolution_with_a_bias",
+    ),
+    Fault(
+        "linear: torch adds three cotangents of g in an order of its own",
+        "bridge/torch/_adapter/products.py",
+        "PRIMITIVES.apart(g) if needs_a and needs_b and needs_bias else g",
+        "g",
+        tests=f"{_ORDERS}::test_linear_with_a_bias",
     ),
 )

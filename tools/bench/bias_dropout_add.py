@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import ClassVar
 
-from bridge.cli.catalogue import dropout_entry
+from bridge.cli.fusion_entries import dropout_entry
 from tools.bench.cases import Case
 from tools.bench.catalogue import OfEntries
 

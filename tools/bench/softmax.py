@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from bridge.cli.catalogue import (
+from bridge.cli.entries import shape_of
+from bridge.cli.fusion_entries import (
     scaled_causal_softmax,
     scaled_masked_softmax,
     scaled_softmax,
     softmax_entry,
 )
-from bridge.cli.entries import shape_of
 from tools.bench.cases import Case, Function
 from tools.bench.catalogue import OfEntries
 

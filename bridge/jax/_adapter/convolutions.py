@@ -32,6 +32,7 @@ from bridge.jax._sharded.partitioning import has_explicit_axes, name_in_cache_ke
 from bridge.jax._sharded.products import on_automatic_axes
 from bridge.ops import convolution as rules
 from bridge.ops.convolution import KINDS, OPERANDS, RESULT, ConvolutionParams
+from bridge.ops.product import added_tangents
 
 _primitive = Primitive("bridge_convolution")
 
@@ -75,10 +76,10 @@ def _jvp(primals: Any, directions: Any, *, params: ConvolutionParams) -> Any:
     result = _primitive.bind(*primals, params=params)
     found = [None if type(d) is Zero else d for d in directions]
     found += [None] * (3 - len(found))
-    total = None
-    for each in rules.tangents(PRIMITIVES, primals[:2], found, params):
-        total = each if total is None else total + each
-    return result, Zero(jax.typeof(result).to_tangent_aval()) if total is None else total
+    terms = rules.tangents(PRIMITIVES, primals[:2], found, params)
+    if not terms:
+        return result, Zero(jax.typeof(result).to_tangent_aval())
+    return result, added_tangents(PRIMITIVES, terms)
 
 
 def _transpose(g: Any, *places: Any, params: ConvolutionParams) -> Any:

@@ -55,6 +55,10 @@ class ArrayFunctions:
         return jnp.reshape(x, shape)
 
     @staticmethod
+    def apart(x: Any) -> Any:
+        return jnp.copy(x)  # no copy under jit
+
+    @staticmethod
     def run(summed: Call[Any]) -> Any:
         return call(PROGRAM, summed.operands, summed.params)[0]
 
@@ -83,10 +87,6 @@ class _Primitives(ArrayFunctions):
         # A traced array will be where its program runs, which the lowering finds.
         is_traced = isinstance(x, jax.core.Tracer)
         return not is_traced and all(each.platform == "cpu" for each in x.devices())
-
-    @staticmethod
-    def apart(x: Any) -> Any:
-        return jnp.copy(x)  # no copy under jit
 
 
 PRIMITIVES = _Primitives()

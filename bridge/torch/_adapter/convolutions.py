@@ -13,6 +13,7 @@ from bridge._private.torch import SingleLevelFunction, set_fwd_grad_enabled, unp
 from bridge.ops import Role
 from bridge.ops import convolution as rules
 from bridge.ops.convolution import KINDS, OPERANDS, RESULT, ConvolutionParams
+from bridge.ops.product import added_tangents
 from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library, meet_dtensors
@@ -141,8 +142,10 @@ class _Convolution(SingleLevelFunction):
         if g is not None:
             params = ctx.params
             operands = dict(zip(OPERANDS[params.kind], ctx.saved_tensors, strict=True))
-            values = {**operands, RESULT[params.kind]: g}
             _, *needed, needs_bias = ctx.needs_input_grad[:4]
+            # The derivative of `added_tangents`: two of three cotangents of g meet first.
+            meets = all((*needed, needs_bias))
+            values = {**operands, RESULT[params.kind]: PRIMITIVES.apart(g) if meets else g}
             for place, (name, own) in enumerate(operands.items()):
                 if needed[place]:
                     shape, dtype = tuple(own.shape), dtype_word(own.dtype)
@@ -157,10 +160,7 @@ class _Convolution(SingleLevelFunction):
         a, b = (unpack_dual(t, level=0)[0] for t in ctx.saved_tensors)
         with set_fwd_grad_enabled(ctx.forward_enabled):
             found = rules.tangents(PRIMITIVES, (a, b), (da, db, dbias), ctx.params)
-            total = found[0]
-            for each in found[1:]:
-                total = total + each
-            return total
+            return added_tangents(PRIMITIVES, found)
 
 
 _record = recorder(named(_Convolution, "convolution", False))

@@ -38,6 +38,10 @@ class ArrayFunctions:
         return x.reshape(shape)
 
     @staticmethod
+    def apart(x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
     def run(summed: Call[Any]) -> Any:
         return call(PROGRAM, summed.operands, summed.params)[0]
 
@@ -64,10 +68,6 @@ class _Primitives(ArrayFunctions):
     @staticmethod
     def is_on_cpu(x: Tensor) -> bool:
         return x.device.type == "cpu"
-
-    @staticmethod
-    def apart(x: Tensor) -> Tensor:
-        return x.view_as(x)
 
 
 PRIMITIVES = _Primitives()
