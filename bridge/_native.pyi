@@ -68,6 +68,21 @@ def run_product(
     /,
 ) -> None: ...
 
+# Returns the matrix product of ordinary tensors on the CPU, plus a bias, with the shapes of
+# numpy.matmul; None for a call that the general path must take. True if autograd is to record it.
+# `frontend` is that of a Kernel. `flags` adds 1 (a is transposed), 2 (b is), 4 (zeros of a are
+# skipped), 8 (do not ask for observers: there are none) and 16 (b has two dimensions). `dtype` is
+# the result's, as a code and as the library's own, or None for the promoted one.
+def quick_product(
+    frontend: tuple[Any, ...],
+    a: Any,
+    b: Any,
+    bias: Any,
+    flags: int,
+    dtype: tuple[int, Any] | None,
+    /,
+) -> Any: ...
+
 # Writes a convolution of any DLPack tensors: y from x and w (kind 0), x from y and w (1), or w from
 # x and y (2), plus a bias in the first two. The padding is that of the low side; the sizes of the
 # arrays are free otherwise.

@@ -18,6 +18,7 @@
 #include "bindings/python/label_range.h"
 #include "bindings/python/openmp.h"
 #include "bindings/python/python_call.h"
+#include "bindings/python/quick_product.h"
 #include "bindings/xla/xla_ffi.h"
 #include "bindings/xla/xla_stream.h"
 #include "generated/cpu/programs.h"
@@ -169,7 +170,8 @@ nb::dict build_info() {
 
 NB_MODULE(_native, m) {
   if (!bp::add_kernel_type(m.ptr()) || !bp::add_run(m.ptr()) || !bp::add_label_range(m.ptr()) ||
-      !bp::add_kept_memory(m.ptr()) || !bp::add_array_calls(m.ptr())) {
+      !bp::add_kept_memory(m.ptr()) || !bp::add_array_calls(m.ptr()) ||
+      !bp::add_quick_product(m.ptr())) {
     throw nb::python_error();
   }
   m.def("ffi_handlers", &ffi_handlers);

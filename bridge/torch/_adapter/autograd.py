@@ -294,7 +294,7 @@ def plan_of(op: Op[Any], params: Any, dtypes: tuple[str | None, ...], function: 
 
 
 @functools.cache
-def _frontend() -> tuple[Any, ...]:
+def frontend() -> tuple[Any, ...]:
     """Returns the functions and objects of torch that a native kernel uses.
 
     With them it decides if a call is an ordinary one, and runs it.
@@ -319,4 +319,4 @@ def _frontend() -> tuple[Any, ...]:
 
 def native_kernel(op: Op[Any]) -> Any:
     """Returns a native kernel without variants; it takes no call until one is added."""
-    return _native.Kernel(op.kernel_name, _frontend())
+    return _native.Kernel(op.kernel_name, frontend())

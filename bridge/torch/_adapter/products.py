@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +12,13 @@ from torch import Tensor
 
 from bridge import _native
 from bridge._private.torch import SingleLevelFunction, set_fwd_grad_enabled, unpack_dual
+from bridge.lang.dtypes import NUMBERS
 from bridge.ops import PROGRAM, Role
 from bridge.ops import product as rules
 from bridge.ops.definition import Call
 from bridge.ops.product import ProductParams
-from bridge.torch._adapter.autograd import call
+from bridge.torch._adapter import nodes
+from bridge.torch._adapter.autograd import call, frontend
 from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library, meet_dtensors
@@ -73,8 +77,39 @@ class _Primitives(ArrayFunctions):
 PRIMITIVES = _Primitives()
 
 
+_RESULTS = {name: (NUMBERS[name], dtype) for name, dtype in DTYPES.items()}  # for quick_product
+_TRANSPOSED_B, _UNOBSERVED, _MATRIX = 2, 8, 16
+
+
+def _flags(params: ProductParams) -> int:
+    return params.transposed_a + _TRANSPOSED_B * params.transposed_b + 4 * params.skips_zeros
+
+
+def quick(a: Any, b: Any, bias: Any, is_linear: bool) -> Any:
+    """Returns a product with the shapes of `numpy.matmul`, or None if the call is no ordinary one.
+
+    An ordinary one is on plain tensors of the CPU with two dimensions or more, and nothing sees it:
+    neither autograd nor a transform, a mode or a tracer.
+
+    Args:
+      is_linear: b is a weight, a transposed matrix.
+    """
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+        return None
+    flags = _TRANSPOSED_B | _MATRIX if is_linear else 0
+    result = _native.quick_product(frontend(), a, b, bias, flags, None)
+    return None if result is True else result
+
+
 def product(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) -> Tensor:
     """Returns the product of operands with as many batch dimensions each."""
+    if params.bits != "device" and not torch.compiler.is_compiling():
+        dtype = _RESULTS[params.dtype]
+        result = _native.quick_product(frontend(), a, b, bias, _flags(params), dtype)
+        if result is True and (recorder := nodes.recorder()) is not None:
+            return _recording(recorder, params)(a, b, bias)  # type: ignore[no-any-return]
+        if result is not None and result is not True:
+            return result  # type: ignore[no-any-return]
     meet_dtensors()
     flags = params.transposed_a, params.transposed_b, params.skips_zeros
     return torch.ops.bridge.matmul.default(  # type: ignore[no-any-return]
@@ -92,6 +127,11 @@ def _empty(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
 
 def _run(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
     params = ProductParams(*fields)
+    if params.bits != "device" and a.is_cpu:
+        flags, dtype = _flags(params) | _UNOBSERVED, _RESULTS[params.dtype]
+        result = _native.quick_product(frontend(), a, b, bias, flags, dtype)
+        if result is not None:
+            return result  # type: ignore[no-any-return]
     dtypes = [dtype_word(t.dtype) for t in (a, b, bias) if t is not None]
     has_tensor_cores = rules.has_tensor_cores(params, dtypes, a.is_cuda)
     result = _empty(a, b, bias, *fields)
@@ -103,6 +143,46 @@ def _run(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
     return result
 
 
+def _cotangents(
+    kept: tuple[Tensor, Tensor], g: Tensor, wanted: Sequence[bool], bias: Any, params: ProductParams
+) -> tuple[Any, Any, Any]:
+    """Returns the cotangents of a, b and the bias, of which `bias` gives shape and dtype."""
+    (a, b), (needs_a, needs_b, needs_bias) = kept, wanted
+    da = db = dbias = None
+    # The derivative of `added_tangents`: two of three cotangents of g meet first.
+    own = PRIMITIVES.apart(g) if needs_a and needs_b and needs_bias else g
+    if needs_a:
+        da = rules.cotangent_of_a(PRIMITIVES, tuple(a.shape), b, own, params, dtype_word(a.dtype))
+    if needs_b:
+        db = rules.cotangent_of_b(PRIMITIVES, a, tuple(b.shape), own, params, dtype_word(b.dtype))
+    if needs_bias and bias is not None:
+        dbias = rules.cotangent_of_bias(PRIMITIVES, bias[0], g, params, bias[1])
+    return da, db, dbias
+
+
+def _bias_of(operands: Sequence[Any]) -> Any:
+    bias = operands[2]
+    return None if bias is None else (tuple(bias.shape), dtype_word(bias.dtype))
+
+
+@functools.lru_cache(maxsize=256)
+def _recording(recorder: Any, params: ProductParams) -> Any:
+    """Returns the function in C++ that computes a product and has autograd record it."""
+    fields = dataclasses.astuple(params)
+
+    def run(operands: Sequence[Any]) -> tuple[Tensor]:
+        return (_run(*operands, *fields),)
+
+    def pull(kept: Any, cotangents: Any, wanted: Any, bias: Any) -> Any:
+        g = cotangents[0]
+        return (None,) * 3 if g is None else _cotangents(kept, g, wanted, bias, params)
+
+    def only_step(*_: Any) -> None:
+        return None
+
+    return recorder("bridge::matmulBackward", (0, 1), (0,), None, run, _bias_of, only_step, pull)
+
+
 class _Product(SingleLevelFunction):
     """The autograd Function that records the op."""
 
@@ -111,28 +191,18 @@ class _Product(SingleLevelFunction):
         ctx.params, ctx.forward_enabled = ProductParams(*fields), below.forward_enabled
         ctx.fields = len(fields)  # torch leaves out the last where it has its default
         ctx.set_materialize_grads(False)
-        ctx.bias = None if bias is None else (tuple(bias.shape), dtype_word(bias.dtype))
+        ctx.bias = _bias_of((a, b, bias))
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
         return below(a, b, bias, *fields)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        da = db = dbias = None
-        if g is not None:
-            a, b = ctx.saved_tensors
-            _, needs_a, needs_b, needs_bias, *_ = ctx.needs_input_grad
-            # The derivative of `added_tangents`: two of three cotangents of g meet first.
-            own = PRIMITIVES.apart(g) if needs_a and needs_b and needs_bias else g
-            if needs_a:
-                dtype = dtype_word(a.dtype)
-                da = rules.cotangent_of_a(PRIMITIVES, tuple(a.shape), b, own, ctx.params, dtype)
-            if needs_b:
-                dtype = dtype_word(b.dtype)
-                db = rules.cotangent_of_b(PRIMITIVES, a, tuple(b.shape), own, ctx.params, dtype)
-            if needs_bias and ctx.bias is not None:
-                dbias = rules.cotangent_of_bias(PRIMITIVES, ctx.bias[0], g, ctx.params, ctx.bias[1])
-        return None, da, db, dbias, *([None] * ctx.fields)
+        others = [None] * ctx.fields
+        if g is None:
+            return None, None, None, None, *others
+        _, *wanted = ctx.needs_input_grad[:4]
+        return None, *_cotangents(ctx.saved_tensors, g, wanted, ctx.bias, ctx.params), *others
 
     @staticmethod
     def jvp(ctx: Any, _: Any, da: Any, db: Any, dbias: Any, *others: Any) -> Any:

@@ -7,7 +7,7 @@ from torch import Tensor
 from bridge.catalogue.products import Products
 from bridge.torch._adapter import arrays
 from bridge.torch._adapter.overrides import hand_over, is_overridden
-from bridge.torch._adapter.products import PRIMITIVES
+from bridge.torch._adapter.products import PRIMITIVES, quick
 
 _products = Products(arrays, PRIMITIVES)
 
@@ -50,6 +50,8 @@ def matmul(a: Tensor, b: Tensor, *, bits: str | None = None) -> Tensor:
       >>> matmul(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0], [4.0]]))
       tensor([[11.]])
     """
+    if bits is None and (result := quick(a, b, None, False)) is not None:
+        return result  # type: ignore[no-any-return]
     if is_overridden(given := (a, b)):
         return hand_over(given)  # type: ignore[no-any-return]
     return _products.matmul(a, b, bits)  # type: ignore[no-any-return]
@@ -77,6 +79,8 @@ def linear(
       >>> linear(torch.ones(1, 2), torch.tensor([[3.0, 4.0]]), torch.tensor([0.5]))
       tensor([[7.5000]])
     """
+    if bits is None and (result := quick(x, weight, bias, True)) is not None:
+        return result  # type: ignore[no-any-return]
     if is_overridden(given := (x, weight, bias)):
         return hand_over(given)  # type: ignore[no-any-return]
     return _products.linear(x, weight, bias, bits)  # type: ignore[no-any-return]

@@ -13,22 +13,8 @@
 namespace bridge::bindings {
 namespace {
 
-// For fewer multiplications of a product, or elements of another op, releasing and retaking the GIL
-// costs more than it gains.
-constexpr double kProductReleasesFrom = 1 << 18, kEmbeddingReleasesFrom = 1 << 14,
-                 kSelectionReleasesFrom = 1 << 14;
-
-// Runs run(executor) on as many threads, without the GIL if the call is large.
-template <class Run>
-bridge_status on_threads(bool is_large, long threads, const Run& run) {
-  if (!is_large) return run(nullptr);
-  PyThreadState* released = PyEval_SaveThread();
-  const bridge_executor executor =
-      cpu_executor(static_cast<int32_t>(std::clamp(threads, 1L, 1L << 16)));
-  const bridge_status status = run(&executor);
-  PyEval_RestoreThread(released);
-  return status;
-}
+// For fewer elements, releasing and retaking the GIL costs more than it gains.
+constexpr double kEmbeddingReleasesFrom = 1 << 14, kSelectionReleasesFrom = 1 << 14;
 
 PyObject* outcome(bridge_status status, const char* message) {
   if (status == BRIDGE_OK) Py_RETURN_NONE;
