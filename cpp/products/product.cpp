@@ -21,8 +21,10 @@ constexpr PerIsa<ProductTables> kTables = BRIDGE_PER_ISA(product_tables);
 // Most rows and columns of a region: its packed panels and waiting sums stay in a cache. The rows
 // of products without waiting sums are not limited.
 constexpr int64_t kMostCols = 1024, kMostDeepRows = 512, kMostDeepCols = 512;
-// Fewest multiplications for which a second thread is worth waking.
-constexpr int64_t kLeastWork = int64_t{1} << 20;
+// Fewest multiplications for which a second thread is worth waking, and the elements of b for which
+// it is in a product of few rows, whose time is that of reading b.
+constexpr double kLeastWork = 1 << 20, kLeastElements = 1 << 17;
+constexpr int64_t kFewRows = 8, kFewCols = 4;
 
 // Exchanges rows and columns of the whole call: c' = b' a'. Each product stays the same.
 bridge_product transposed(bridge_product call) {
@@ -71,15 +73,19 @@ bridge_status run(const bridge_product& given, const bridge_executor* executor) 
   const int64_t batches = products::batches_of(given);
   if (batches == 0 || given.m == 0 || given.n == 0) return BRIDGE_OK;
   const bool is_across = given.c.row_stride == 1 && given.c.col_stride != 1;
+  const bool has_few_cols = given.n <= kFewCols && given.m > given.n;
   const bool can_transpose = given.bias.data == nullptr && given.skips_zeros == 0;
-  const bridge_product call = is_across && can_transpose ? transposed(given) : given;
+  const bridge_product call =
+      can_transpose && (is_across || has_few_cols) ? transposed(given) : given;
   const double work = static_cast<double>(batches) * static_cast<double>(call.m) *
                       static_cast<double>(call.n) * static_cast<double>(call.k + 1);
   const int isa = isa_for(static_cast<int64_t>(std::min(work, 1e18)));
   if (isa < 0) return BRIDGE_INVALID_ARGUMENT;
   const ProductKernels& kernels = kTables.tables[isa]->of[products::is_double(call)];
   const int64_t most = executor == nullptr || executor->run == nullptr ? 1 : executor->threads;
-  const auto worth = static_cast<int64_t>(std::min(work / kLeastWork, 1e6));
+  const double worth_of_few =
+      call.m > kFewRows ? 0 : work / static_cast<double>(call.m) / kLeastElements;
+  const auto worth = static_cast<int64_t>(std::min(std::max(work / kLeastWork, worth_of_few), 1e6));
   const int64_t threads = std::max<int64_t>(1, std::min(most, worth));
   const Grid grid = grid_of(call, kernels, batches, threads);
   const size_t bytes = kernels.scratch_bytes(call, grid.rows, grid.cols);

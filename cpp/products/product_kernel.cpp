@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "drivers/dtypes.h"
+#include "products/across.h"
 #include "products/packing.h"
 #include "products/product.h"
 #include "products/strips.h"
@@ -33,9 +34,15 @@ class Product {
     return call.m <= kMostStripRows && call.b.col_stride == 1 && call.k > 0;
   }
 
+  // Rows that read b as it lies, by across.h.
+  static bool is_across(const bridge_product& call) {
+    return call.m <= kMostRowsAcross && call.b.row_stride == 1 && call.skips_zeros == 0 &&
+           !has_strips(call);
+  }
+
   struct Memory {
     Real *a, *b, *low, *high, *left = nullptr, *levels = nullptr;
-    Zeros* zeros = nullptr;
+    LeafZeros* zeros = nullptr;  // of the leaves of each tile of a's block
     int64_t high_levels;
 
     Memory(MemoryParts& parts, const bridge_product& call, int64_t rows, int64_t cols) {
@@ -48,11 +55,13 @@ class Product {
       b = parts.take<Real>(deep * (has_few_rows(rows) ? 1 : col_tiles) * kCols + kLanes<Real>);
       low = parts.take<Real>((kLowLevels + 1) * kSize);
       high = parts.take<Real>(row_tiles * col_tiles * high_levels * kSize);
-      if (call.skips_zeros != 0) zeros = parts.take<Zeros>(deep * (kRowsAtOnce / kTileRows));
-      if (!has_strips(call)) return;
+      if (call.skips_zeros != 0)
+        zeros = parts.take<LeafZeros>(leaves_of(deep) * (kRowsAtOnce / kTileRows));
+      if (!has_strips(call) && !is_across(call)) return;
       const int64_t levels_of_all = log2_of(leaves_of(call.k)) + 2;
       left = parts.take<Real>(call.k * rows + kLanes<Real>);
-      levels = parts.take<Real>(levels_of_all * rows * strip_cols<Real>(rows));
+      levels = parts.take<Real>(levels_of_all * rows *
+                                (has_strips(call) ? strip_cols<Real>(rows) : kCols));
     }
   };
 
@@ -74,7 +83,7 @@ class Product {
 
   void run() {
     if (call_.k == 0) return write_empty();
-    const int64_t done = has_strips(call_) ? run_strips() : 0;
+    const int64_t done = has_strips(call_) ? run_strips() : is_across(call_) ? run_across() : 0;
     if (done == region_.cols) return;
     const bool is_flat = has_few_rows(region_.rows);
     for (int64_t first = 0; first < call_.k; first += kDeep) {
@@ -98,55 +107,84 @@ class Product {
   // Computes the columns of whole vectors, and returns their number.
   int64_t run_strips() {
     const int64_t all = region_.cols / kLanes<Real> * kLanes<Real>, rows = region_.rows;
-    const bridge_product_array& a = call_.a;
-    pack<kTileRows>(a.dtype, {region_.a, a.row_stride, a.col_stride, rows, call_.k}, rows,
-                    memory_.left);
+    pack_all_left();
     const int64_t most = strip_cols<Real>(rows);
     for (int64_t col = 0; col < all; col += most) {
       const int64_t cols = smaller(all - col, most);
-      const Real* sums = strip_of(col, cols);
+      const Real* sums = of_dtype([&]<class T>(T) {
+        return of_rows([&](auto count) {
+          return strip<Real, T, decltype(count)::value>(
+              memory_.left, reinterpret_cast<const T*>(region_.b) + col, call_.b.row_stride,
+              call_.k, cols, call_.skips_zeros != 0, memory_.levels);
+        });
+      });
       write(const_cast<Real*>(sums), cols, 0, rows, col, cols);
     }
     return all;
   }
 
-  const Real* strip_of(int64_t col, int64_t cols) {
+  int64_t run_across() {
+    pack_all_left();
+    for (int64_t col = 0; col < region_.cols; col += kCols) {
+      const int64_t cols = smaller(region_.cols - col, kCols), stride = call_.b.col_stride;
+      const Real* sums = of_dtype([&]<class T>(T) {
+        return of_rows([&](auto count) -> const Real* {
+          constexpr int kRows = decltype(count)::value;
+          if constexpr (kRows <= kMostRowsAcross)
+            return Across<Real, T, kRows>::sum(memory_.left,
+                                               reinterpret_cast<const T*>(region_.b) + col * stride,
+                                               stride, call_.k, cols, memory_.levels);
+          else
+            return nullptr;
+        });
+      });
+      write(const_cast<Real*>(sums), kCols, 0, region_.rows, col, cols);
+    }
+    return region_.cols;
+  }
+
+  void pack_all_left() {
+    const bridge_product_array& a = call_.a;
+    const int64_t rows = region_.rows;
+    pack<kTileRows>(a.dtype, {region_.a, a.row_stride, a.col_stride, rows, call_.k}, rows,
+                    memory_.left);
+  }
+
+  // Returns function(x) for an x of b's dtype.
+  template <class Function>
+  auto of_dtype(const Function& function) const {
     switch (call_.b.dtype) {
       case BRIDGE_FLOAT16:
-        return strip_as<math::float16>(col, cols);
+        return function(math::float16{});
       case BRIDGE_BFLOAT16:
-        return strip_as<math::bfloat16>(col, cols);
+        return function(math::bfloat16{});
       case BRIDGE_FLOAT32:
-        return strip_as<float>(col, cols);
+        return function(float{});
       default:
-        return strip_as<Real>(col, cols);  // double, as Real is then
+        return function(Real{});  // double, as Real is then
     }
   }
 
-  template <class T>
-  const Real* strip_as(int64_t col, int64_t cols) {
-    const auto of_rows = [&](auto rows) {
-      return strip<Real, T, decltype(rows)::value>(
-          memory_.left, reinterpret_cast<const T*>(region_.b) + col, call_.b.row_stride, call_.k,
-          cols, call_.skips_zeros != 0, memory_.levels);
-    };
+  // Returns function(count) for the region's rows, at most kMostStripRows, as a constant.
+  template <class Function>
+  auto of_rows(const Function& function) const {
     switch (region_.rows) {
       case 1:
-        return of_rows(std::integral_constant<int, 1>{});
+        return function(std::integral_constant<int, 1>{});
       case 2:
-        return of_rows(std::integral_constant<int, 2>{});
+        return function(std::integral_constant<int, 2>{});
       case 3:
-        return of_rows(std::integral_constant<int, 3>{});
+        return function(std::integral_constant<int, 3>{});
       case 4:
-        return of_rows(std::integral_constant<int, 4>{});
+        return function(std::integral_constant<int, 4>{});
       case 5:
-        return of_rows(std::integral_constant<int, 5>{});
+        return function(std::integral_constant<int, 5>{});
       case 6:
-        return of_rows(std::integral_constant<int, 6>{});
+        return function(std::integral_constant<int, 6>{});
       case 7:
-        return of_rows(std::integral_constant<int, 7>{});
+        return function(std::integral_constant<int, 7>{});
       default:
-        return of_rows(std::integral_constant<int, 8>{});
+        return function(std::integral_constant<int, 8>{});
     }
   }
 
@@ -167,17 +205,15 @@ class Product {
           region_.a + ((row + i) * array.row_stride + first * array.col_stride) * bytes;
       pack<kTileRows>(array.dtype, {from, array.row_stride, array.col_stride, count, terms}, count,
                       memory_.a + i * terms);
-      if (memory_.zeros != nullptr)
-        mark_zeros(memory_.a + i * terms, count, terms, memory_.zeros + i / kTileRows * terms);
+      for (int64_t p = 0; memory_.zeros != nullptr && p < terms; p += kProductLeaf)
+        zeros_of(i, terms)[p / kProductLeaf].mark(memory_.a + i * terms + p * count, count,
+                                                  smaller(terms - p, kProductLeaf));
     }
   }
 
-  static void mark_zeros(const Real* panel, int64_t rows, int64_t terms, Zeros* zeros) {
-    for (int64_t p = 0; p < terms; ++p, panel += rows) {
-      int64_t count = 0;
-      for (int64_t i = 0; i < rows; ++i) count += panel[i] == 0;
-      zeros[p] = count == 0 ? kNoZero : count == rows ? kAllZeros : kSomeZeros;
-    }
+  // Returns those of the tile that begins with row i of a block, or null.
+  LeafZeros* zeros_of(int64_t i, int64_t terms) {
+    return memory_.zeros == nullptr ? nullptr : memory_.zeros + i / kTileRows * leaves_of(terms);
   }
 
   void sum_tile(int64_t row, int64_t i, int64_t rows, int64_t col, int64_t first, int64_t terms,
@@ -186,10 +222,8 @@ class Product {
     const int64_t tile = (row + i) / kTileRows * col_tiles + col / kCols;
     const bool is_last = first + terms == call_.k;
     sum_of<Real>(rows, std::make_integer_sequence<int, kTileRows>{})(
-        memory_.a + i * terms, right,
-        memory_.zeros == nullptr ? nullptr : memory_.zeros + i / kTileRows * terms, terms,
-        first / kProductLeaf, is_last, memory_.low,
-        memory_.high + tile * memory_.high_levels * kSize);
+        memory_.a + i * terms, right, zeros_of(i, terms), terms, first / kProductLeaf, is_last,
+        memory_.low, memory_.high + tile * memory_.high_levels * kSize);
     if (is_last) write(memory_.low, kCols, row + i, rows, col, smaller(region_.cols - col, kCols));
   }
 

@@ -29,8 +29,33 @@ inline int64_t high_levels(int64_t terms) {
   return levels;
 }
 
-// The number of a tile's rows with the factor 0 in a term.
+// The number of a tile's rows with the factor 0.
 enum Zeros : uint8_t { kNoZero, kSomeZeros, kAllZeros };
+
+// The zeros of a leaf. The terms are marked only if they differ.
+struct LeafZeros {
+  Zeros of_all;
+  Zeros of_terms[kProductLeaf];
+
+  // Reads `terms` groups of `rows` numbers, at most a leaf.
+  template <class Real>
+  void mark(const Real* panel, int64_t rows, int64_t terms) {
+    const int64_t count = rows * terms;
+    uint8_t is_zero[kTileRows * kProductLeaf];
+    int32_t zeros = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      is_zero[i] = panel[i] == 0;
+      zeros += panel[i] == 0;
+    }
+    of_all = zeros == 0 ? kNoZero : zeros == count ? kAllZeros : kSomeZeros;
+    if (of_all != kSomeZeros) return;
+    for (int64_t p = 0; p < terms; ++p) {
+      int32_t own = 0;
+      for (int64_t i = 0; i < rows; ++i) own += is_zero[p * rows + i];
+      of_terms[p] = own == 0 ? kNoZero : own == rows ? kAllZeros : kSomeZeros;
+    }
+  }
+};
 
 // A tile of the result: kRows rows and the columns of kTileVectors vectors.
 template <class Real, int kRows>
@@ -40,8 +65,8 @@ struct Tile {
 
   // Adds the leaves of `terms` terms to the tree. `leaf` is the number of the first. The sums of
   // level i, over 2^i leaves, wait in `low` or, from kLowLevels on, in `high`. If these are the
-  // last terms, writes the root to `low`. `zeros` is null, or marks each term.
-  static void sum(const Real* a, const Real* b, const Zeros* zeros, int64_t terms, int64_t leaf,
+  // last terms, writes the root to `low`. `zeros` is null, or has the zeros of each leaf.
+  static void sum(const Real* a, const Real* b, const LeafZeros* zeros, int64_t terms, int64_t leaf,
                   bool is_last, Real* low, Real* high) {
     V sums[kRows][kTileVectors];
     const auto waiting = [=](int64_t level) {
@@ -62,17 +87,18 @@ struct Tile {
       for (int i = 0; i < kRows; ++i)
         for (int v = 0; v < kTileVectors; ++v) sums[i][v] = all_of(Real(-0.0));
       const int64_t count = terms < kProductLeaf ? terms : kProductLeaf;
-      if (zeros == nullptr) {
+      const Zeros present = zeros == nullptr ? kNoZero : zeros->of_all;
+      if (present == kNoZero) {
         for (int64_t p = 0; p < count; ++p) add_term<false>(a + p * kRows, b + p * kCols, sums);
-      } else {
+      } else if (present == kSomeZeros) {
         for (int64_t p = 0; p < count; ++p) {
-          if (zeros[p] == kNoZero)
+          if (zeros->of_terms[p] == kNoZero)
             add_term<false>(a + p * kRows, b + p * kCols, sums);
-          else if (zeros[p] == kSomeZeros)
+          else if (zeros->of_terms[p] == kSomeZeros)
             add_term<true>(a + p * kRows, b + p * kCols, sums);
         }
-        zeros += kProductLeaf;
       }
+      if (zeros != nullptr) ++zeros;
       a += kProductLeaf * kRows;
       b += kProductLeaf * kCols;
       int64_t level = 0;
@@ -104,7 +130,8 @@ struct Tile {
 };
 
 template <class Real>
-using Sum = void (*)(const Real*, const Real*, const Zeros*, int64_t, int64_t, bool, Real*, Real*);
+using Sum = void (*)(const Real*, const Real*, const LeafZeros*, int64_t, int64_t, bool, Real*,
+                     Real*);
 
 template <class Real, int... kRows>
 constexpr Sum<Real> sum_of(int64_t rows, std::integer_sequence<int, kRows...>) {

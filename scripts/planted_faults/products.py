@@ -37,6 +37,20 @@ PRODUCTS = (
         tests=f"{_ORDER}::test_few_rows_and_more_columns_than_a_strip",
     ),
     Fault(
+        "all rows of a product with a transposed weight have the factors of the first",
+        "cpp/products/across.h",
+        "fma(all_of(a[(p + t) * kRows + i]), square[t], sums[i][v])",
+        "fma(all_of(a[(p + t) * kRows]), square[t], sums[i][v])",
+        tests=f"{_ORDER}::test_few_rows_and_few_columns",
+    ),
+    Fault(
+        "a leaf with some zeros counts as one of zeros alone",
+        "cpp/products/tile_sum.h",
+        "zeros == count ? kAllZeros : kSomeZeros",
+        "zeros >= count / 2 ? kAllZeros : kSomeZeros",
+        tests=f"{_ORDER}::test_leaves_with_zeros",
+    ),
+    Fault(
         "the rest of a tree loses its first subtree",
         "cpp/products/tile_sum.h",
         "for (++level; (leaf + 1) >> level != 0; ++level)",

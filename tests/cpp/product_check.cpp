@@ -72,6 +72,12 @@ int main(int count, char** arguments) {
       const bridge_executor executor = bridge_pool(1 + static_cast<int32_t>(pick(3)));
       check_one(rows, 4200 / rows + pick(40), 1 + pick(4), &executor, *isa);
     }
+    // Few rows or few columns, of any depth: b is read as it lies.
+    for (int64_t few = 1; few <= 5; ++few) {
+      const bridge_executor executor = bridge_pool(1 + static_cast<int32_t>(pick(3)));
+      check_one(few, sizes[pick(17)], depths[pick(19)], &executor, *isa);
+      check_one(sizes[pick(17)], few, depths[pick(19)], &executor, *isa);
+    }
     // Several regions; a plain evaluation of so many elements takes seconds.
     if (isa != bridge_cpu_isas()) continue;
     const bridge_executor executor = bridge_pool(3);

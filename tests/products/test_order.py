@@ -71,3 +71,30 @@ def test_few_rows_and_more_columns_than_a_strip(
     left, right = (torch.tensor(each, dtype=getattr(torch, dtype)) for each in (a, b))
     ours = product(left, right, None, ProductParams(dtype)).numpy()
     assert np.array_equal(ours, summed(a, b) if dtype == "float32" else a @ b)
+
+
+@pytest.mark.parametrize("k", [1, 16, 31, 256, 257, 1100])
+@pytest.mark.parametrize("layouts", ["rr", "rc", "cr", "cc"])
+@pytest.mark.parametrize("m, n", [(1, 5), (2, 37), (3, 64), (4, 33), (37, 1), (64, 2), (33, 4)])
+def test_few_rows_and_few_columns(
+    m: int, n: int, layouts: str, k: int, rng: np.random.Generator
+) -> None:
+    """The matrix with many rows or columns is read as it lies, whatever its layout."""
+    a, b = numbers(rng, m, k), numbers(rng, k, n)
+    left, right = (torch.tensor(each, dtype=torch.float32) for each in (a, b))
+    left = left if layouts[0] == "r" else left.mT.contiguous().mT
+    right = right if layouts[1] == "r" else right.mT.contiguous().mT
+    ours = product(left, right, None, ProductParams("float32"))
+    assert np.array_equal(ours.numpy(), summed(a, b))
+
+
+def test_leaves_with_zeros(rng: np.random.Generator) -> None:
+    """Leaves of zeros alone, of some and of none: an absent term hides the NaN in its row of b."""
+    a, b = numbers(rng, 40, 5 * 256 + 9), numbers(rng, 5 * 256 + 9, 70)
+    a[:, :256] = a[:14, 300:500] = a[20:, 513:700] = a[:, 1280:1285] = 0.0
+    a[3:5, 768:1024] = 0.0
+    hidden = b.copy()
+    hidden[(a == 0).all(0)] = np.nan
+    params = ProductParams("float32", skips_zeros=True)
+    ours = product(*(torch.tensor(x, dtype=torch.float32) for x in (a, hidden)), None, params)
+    assert np.array_equal(ours.numpy(), summed(a, b))

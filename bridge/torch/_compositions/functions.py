@@ -12,7 +12,8 @@ from torch import Tensor
 from bridge.ops import PROGRAM
 from bridge.ops.definition import Call
 from bridge.torch._adapter.arrays import entry
-from bridge.torch._adapter.autograd import call
+from bridge.torch._adapter.autograd import call, is_watched
+from bridge.torch._adapter.kernels import dtype_word, new_memory
 from bridge.torch._adapter.products import product
 from bridge.torch._compositions.gathers import cast, entries, table, taken, taken_apart, where_own
 
@@ -62,7 +63,13 @@ def expanded(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def concatenated(arrays: Sequence[Tensor], dim: int) -> Tensor:
-    return torch.cat(list(arrays), dim)
+    first = arrays[0]
+    if torch.is_grad_enabled() or is_watched(arrays) or len({each.dtype for each in arrays}) > 1:
+        return torch.cat(list(arrays), dim)
+    shape = list(first.shape)
+    shape[dim] = sum([each.shape[dim] for each in arrays])
+    made = new_memory(tuple(shape), dtype_word(first.dtype), first)
+    return torch.cat(list(arrays), dim, out=made)
 
 
 def filled(like: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
@@ -114,6 +121,6 @@ def _whole(results: Sequence[Tensor], sizes: Sequence[int], steps: Sequence[int]
         count = sizes[dim] // steps[dim]
         if count > 1:
             groups = [results[i : i + count] for i in range(0, len(results), count)]
-            results = [torch.cat(list(group), dim) for group in groups]
+            results = [concatenated(group, dim) for group in groups]
     (whole,) = results
     return whole

@@ -1,0 +1,92 @@
+// Products of a few rows with a matrix whose terms are adjacent, such as a weight [out, in]: reads
+// the matrix as it lies, once, and turns squares of it in registers. The order of the sums is that
+// of Tile::sum. Include this only in files that are compiled once for each instruction set.
+#ifndef BRIDGE_PRODUCTS_ACROSS_H_
+#define BRIDGE_PRODUCTS_ACROSS_H_
+
+#include "cpu/tile.h"
+#include "products/packing.h"
+#include "products/product.h"
+#include "products/strips.h"
+#include "products/vectors.h"
+
+namespace bridge {
+namespace BRIDGE_ISA_NAMESPACE {
+namespace {
+
+constexpr int kMostRowsAcross = 4;
+
+// Sums of kRows rows and the columns of a tile. a has the rows of a term side by side.
+template <class Real, class T, int kRows>
+class Across {
+ public:
+  static constexpr int kLanes = BRIDGE_ISA_NAMESPACE::kLanes<Real>;
+  static constexpr int kCols = kTileVectors * kLanes, kSize = kRows * kCols;
+
+  // Returns the sums of all terms in `levels`, which has a place for each level of the tree and one
+  // more. Columns from `cols` on have any numbers.
+  static const Real* sum(const Real* a, const T* b, int64_t stride, int64_t terms, int64_t cols,
+                         Real* levels) {
+    const T* columns[kCols];
+    for (int i = 0; i < kCols; ++i) columns[i] = b + (i < cols ? i : 0) * stride;
+    int64_t leaf = 0;
+    for (int64_t first = 0; first < terms; first += products::kProductLeaf, ++leaf) {
+      const int64_t end = smaller(first + products::kProductLeaf, terms);
+      sum_leaf(a, columns, first, end, levels);
+      int64_t level = 0;
+      for (; ((leaf >> level) & 1) != 0; ++level)
+        add_to(levels, levels + (level + 1) * kSize, kSize);
+      if (end < terms) {
+        copy(levels + (level + 1) * kSize, levels, kSize);
+        continue;
+      }
+      for (++level; (leaf + 1) >> level != 0; ++level)
+        if ((((leaf + 1) >> level) & 1) != 0) add_to(levels, levels + (level + 1) * kSize, kSize);
+    }
+    return levels;
+  }
+
+ private:
+  static BRIDGE_INLINE void sum_leaf(const Real* a, const T* const (&columns)[kCols], int64_t first,
+                                     int64_t end, Real* to) {
+    constexpr int kAhead = 1024 / static_cast<int>(sizeof(T));  // prefetched elements of a column
+    Vector<Real> sums[kRows][kTileVectors];
+    for (int i = 0; i < kRows; ++i)
+      for (int v = 0; v < kTileVectors; ++v) sums[i][v] = all_of(Real(-0.0));
+    int64_t p = first;
+    for (; p + kLanes <= end; p += kLanes) {
+      BRIDGE_UNROLL
+      for (int v = 0; v < kTileVectors; ++v) {
+        Vector<Real> square[kLanes];
+        BRIDGE_UNROLL
+        for (int i = 0; i < kLanes; ++i) {
+          const T* const from = columns[v * kLanes + i] + p;
+          __builtin_prefetch(from + kAhead);
+          square[i] = widened<Real>(from);
+        }
+        transpose<Real>(square);
+        BRIDGE_UNROLL
+        for (int t = 0; t < kLanes; ++t) {
+          BRIDGE_UNROLL
+          for (int i = 0; i < kRows; ++i)
+            sums[i][v] = fma(all_of(a[(p + t) * kRows + i]), square[t], sums[i][v]);
+        }
+      }
+    }
+    for (; p < end; ++p) {
+      Real right[kCols];
+      for (int j = 0; j < kCols; ++j) right[j] = to_real<Real>(columns[j][p]);
+      for (int i = 0; i < kRows; ++i)
+        for (int v = 0; v < kTileVectors; ++v)
+          sums[i][v] = fma(all_of(a[p * kRows + i]), load(right + v * kLanes), sums[i][v]);
+    }
+    for (int i = 0; i < kRows; ++i)
+      for (int v = 0; v < kTileVectors; ++v) store(to + i * kCols + v * kLanes, sums[i][v]);
+  }
+};
+
+}  // namespace
+}  // namespace BRIDGE_ISA_NAMESPACE
+}  // namespace bridge
+
+#endif  // BRIDGE_PRODUCTS_ACROSS_H_
