@@ -114,7 +114,11 @@ def of_function(given: list[Any], in_torch: Any, own_torch: Any, in_jax: Any, ow
         return lambda: torch.autograd.grad(function(*leaves), leaves, g)
 
     def jitted(function: Any) -> Run:
-        run = jax.jit(lambda *x: jax.vjp(function, *x[:-1])[1](x[-1]))
+        def both(*x: Any) -> Any:
+            value, pull = jax.vjp(function, *x[:-1])
+            return value, pull(x[-1])  # without the value, XLA would leave its product out
+
+        run = jax.jit(both)
         return lambda: jax.block_until_ready(run(*arrays))
 
     return {

@@ -75,7 +75,7 @@ def test_few_rows_and_more_columns_than_a_strip(
 
 @pytest.mark.parametrize("k", [1, 16, 31, 256, 257, 1100])
 @pytest.mark.parametrize("layouts", ["rr", "rc", "cr", "cc"])
-@pytest.mark.parametrize("m, n", [(1, 5), (2, 37), (3, 64), (4, 33), (37, 1), (64, 2), (33, 4)])
+@pytest.mark.parametrize(("m", "n"), [(1, 5), (2, 37), (3, 64), (4, 33), (37, 1), (64, 2), (33, 4)])
 def test_few_rows_and_few_columns(
     m: int, n: int, layouts: str, k: int, rng: np.random.Generator
 ) -> None:

@@ -148,3 +148,23 @@ def test_observed_calls_are_left_to_the_general_path() -> None:
 def test_other_arguments(arguments: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         _native.quick_product(*arguments)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_gradients_in_batches(create_graph: bool) -> None:
+    """Cotangents of torch's old vmap have no memory of their own."""
+    given = [torch.randn(shape, requires_grad=True) for shape in ((3, 4), (5, 4), (5,))]
+    g = torch.randn(7, 3, 5)
+
+    def gradients(f: Any) -> Any:
+        y = f(*given)
+        wanted = {"is_grads_batched": True, "create_graph": create_graph}
+        found = torch.autograd.grad(y, given, g, **wanted)
+        if not create_graph:
+            return found
+        return (*found, *torch.autograd.grad(found[0].sum() + found[1].square().sum(), given[:2]))
+
+    for ours, other in zip(
+        gradients(bt.linear), gradients(torch.nn.functional.linear), strict=True
+    ):
+        torch.testing.assert_close(ours, other)

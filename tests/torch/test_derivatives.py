@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
 
+import bridge.torch as bt
 from bridge.ops import PROGRAM, Role
 from bridge.ops.splitting import wanted_roles
 from bridge.torch import (
@@ -156,7 +157,18 @@ def test_mixed_dtypes(draw: Any) -> None:
 
 
 @pytest.mark.parametrize("is_profiled", [False, True])
-@pytest.mark.parametrize("function", [log_softmax, scaled_softmax, swiglu, rms_norm, bias_gelu])
+@pytest.mark.parametrize(
+    "function",
+    [
+        log_softmax,
+        scaled_softmax,
+        swiglu,
+        rms_norm,
+        bias_gelu,
+        lambda x: bt.linear(x, x),
+        lambda x: bt.matmul(x, x.mT @ x),
+    ],
+)
 def test_sparse_cotangents(draw: Any, function: Any, is_profiled: bool) -> None:
     """torch.gather can have sparse gradients. Under a profiler no C++ node records the call."""
     x, places = draw(4, 8, grad=True), torch.tensor([[1], [3], [0], [2]])
@@ -167,6 +179,18 @@ def test_sparse_cotangents(draw: Any, function: Any, is_profiled: bool) -> None:
         assert_same_bits(found, expected)
         second = [grad(each.square().sum(), x, retain_graph=True)[0] for each in (found, expected)]
         assert_close(*second)
+
+
+def test_sparse_cotangents_of_convolutions(draw: Any) -> None:
+    x, w = draw(2, 3, 9, grad=True), draw(4, 3, 2, grad=True)
+    places = torch.tensor([1, 0, 3, 7])[:, None].expand(2, 4, 1)
+
+    def gradients(is_sparse: bool) -> Any:
+        y = bt.conv1d(x, w)
+        return grad(y.gather(2, places, sparse_grad=is_sparse).sum(), (x, w))
+
+    for found, expected in zip(gradients(True), gradients(False), strict=True):
+        assert_same_bits(found, expected)
 
 
 @pytest.mark.parametrize("kind", ["losses", "overwritten", "in chunks"])

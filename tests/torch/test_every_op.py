@@ -194,6 +194,20 @@ def test_batched_cotangents(draw: Any, case: Case) -> None:
     for i in range(3):
         for one, many in zip(grad(y, inputs, g[i], retain_graph=True), batched, strict=True):
             assert_same_bits(many[i], one)
+    # The old vmap runs above autograd, which must record the derivatives all the same.
+    many = grad(y, inputs, g, is_grads_batched=True, create_graph=True)
+    alone = [grad(y, inputs, each, create_graph=True) for each in g]
+    for place, found in enumerate(many):
+        expected = torch.stack([each[place] for each in alone])
+        assert found.requires_grad == expected.requires_grad
+        if found.requires_grad:
+            h = draw(*found.shape)
+            for one, other in zip(
+                grad(found, inputs, h, retain_graph=True, materialize_grads=True),
+                grad(expected, inputs, h, retain_graph=True, materialize_grads=True),
+                strict=True,
+            ):
+                compare_small(one, other)
 
 
 @every_case

@@ -128,6 +128,9 @@ class Plan(Kernel):
             outputs = named(FunctorchCall, self.name).apply(self.saving, *operands)
             return self.saving.place(outputs)[: len(self._results)]
         if is_recorded(operands):
+            # The old vmap (is_grads_batched) runs above autograd, whose graph it would lose here.
+            if any([o is not None and is_old_batched(o) for o in operands]):
+                return dispatch(self.op, operands, self.params)
             # Torch takes a tensor that has outlived its transform for another tensor's gradient.
             operands = tuple([o if o is None else unwrap_if_dead(o) for o in operands])
             # Profilers show the work of a Function, and forward mode asks it for tangents.

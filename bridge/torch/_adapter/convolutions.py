@@ -17,7 +17,7 @@ from bridge.ops.product import added_tangents
 from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library, meet_dtensors
-from bridge.torch._adapter.kernels import DTYPES, allocate, dtype_word, in_memory
+from bridge.torch._adapter.kernels import DTYPES, allocate, dense, dtype_word, in_memory
 from bridge.torch._adapter.products import ArrayFunctions
 
 _SCHEMA = (
@@ -140,7 +140,7 @@ class _Convolution(SingleLevelFunction):
         found: list[Any] = [None, None]
         dbias = None
         if g is not None:
-            params = ctx.params
+            params, g = ctx.params, dense(g)
             operands = dict(zip(OPERANDS[params.kind], ctx.saved_tensors, strict=True))
             _, *needed, needs_bias = ctx.needs_input_grad[:4]
             # The derivative of `added_tangents`: two of three cotangents of g meet first.

@@ -146,6 +146,11 @@ def load_kernels() -> None:
         load_built_kernels()
 
 
+def dense(cotangent: Tensor) -> Tensor:
+    """Returns a cotangent that may be sparse, as that of torch.gather(..., sparse_grad=True)."""
+    return cotangent.to_dense() if cotangent.is_sparse else cotangent
+
+
 def in_memory(tensor: Tensor, role: Role) -> Tensor:
     """Returns the tensor with its values in memory, aligned as the kernel needs."""
     if is_zero_tensor(tensor):  # autograd's zeros, which have no memory

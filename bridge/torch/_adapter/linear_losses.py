@@ -24,7 +24,7 @@ from bridge.torch._adapter.autocast import without_autocast
 from bridge.torch._adapter.autograd import forward_ad, is_recorded, is_traced, is_watched
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library
-from bridge.torch._adapter.kernels import is_unguarded
+from bridge.torch._adapter.kernels import dense, is_unguarded
 from bridge.torch._adapter.recomputed import recomputed
 
 _SCHEMA_TYPES = {"str": "str", "int": "int", "float": "float"}
@@ -274,7 +274,7 @@ class _InChunks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        g = g.to_dense() if g.is_sparse else g
+        g = dense(g)
         *operands, share, dh, dw, db = ctx.saved_tensors
         hidden, weight, _, bias = operands
         is_wanted = ctx.is_wanted
@@ -378,7 +378,7 @@ class _Recorded(SingleLevelFunction):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, *_: Any) -> Any:
-        wanted = [ctx.needs_input_grad[place] for place in (2, 3, 5)]
+        g, wanted = dense(g), [ctx.needs_input_grad[place] for place in (2, 3, 5)]
         operands = ctx.saved_tensors
         if torch.is_grad_enabled():
             dh, dw, db = ctx.loss.gradients_again(operands, g, ctx.chunk, ctx.options, wanted)

@@ -11,7 +11,12 @@ import torch
 from torch import Tensor
 
 from bridge import _native
-from bridge._private.torch import SingleLevelFunction, set_fwd_grad_enabled, unpack_dual
+from bridge._private.torch import (
+    SingleLevelFunction,
+    is_old_batched,
+    set_fwd_grad_enabled,
+    unpack_dual,
+)
 from bridge.lang.dtypes import NUMBERS
 from bridge.ops import PROGRAM, Role
 from bridge.ops import product as rules
@@ -22,7 +27,7 @@ from bridge.torch._adapter.autograd import call, frontend
 from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library, meet_dtensors
-from bridge.torch._adapter.kernels import DTYPES, allocate, dtype_word, in_memory
+from bridge.torch._adapter.kernels import DTYPES, allocate, dense, dtype_word, in_memory
 
 _SCHEMA = (
     "matmul(Tensor a, Tensor b, Tensor? bias, str dtype, bool transposed_a, bool transposed_b, "
@@ -39,7 +44,7 @@ class ArrayFunctions:
 
     @staticmethod
     def reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-        return x.reshape(shape)
+        return x if x.shape == shape else x.reshape(shape)
 
     @staticmethod
     def apart(x: Tensor) -> Tensor:
@@ -106,9 +111,12 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) ->
     if params.bits != "device" and not torch.compiler.is_compiling():
         dtype = _RESULTS[params.dtype]
         result = _native.quick_product(frontend(), a, b, bias, _flags(params), dtype)
-        if result is True and (recorder := nodes.recorder()) is not None:
-            return _recording(recorder, params)(a, b, bias)  # type: ignore[no-any-return]
-        if result is not None and result is not True:
+        if result is True:
+            # Only the dispatcher records tensors of the old vmap (is_grads_batched).
+            is_plain = not (is_old_batched(a) or is_old_batched(b))
+            if is_plain and (recorder := nodes.recorder()) is not None:
+                return _recording(recorder, params)(a, b, bias)  # type: ignore[no-any-return]
+        elif result is not None:
             return result  # type: ignore[no-any-return]
     meet_dtensors()
     flags = params.transposed_a, params.transposed_b, params.skips_zeros
@@ -148,6 +156,7 @@ def _cotangents(
 ) -> tuple[Any, Any, Any]:
     """Returns the cotangents of a, b and the bias, of which `bias` gives shape and dtype."""
     (a, b), (needs_a, needs_b, needs_bias) = kept, wanted
+    g = dense(g)
     da = db = dbias = None
     # The derivative of `added_tangents`: two of three cotangents of g meet first.
     own = PRIMITIVES.apart(g) if needs_a and needs_b and needs_bias else g

@@ -21,7 +21,7 @@ from bridge.torch._adapter.autograd import is_recorded
 from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library
-from bridge.torch._adapter.kernels import DTYPES, dtype_word
+from bridge.torch._adapter.kernels import DTYPES, dense, dtype_word
 
 _SCHEMA_TYPES = {"bool": "bool", "int": "int", "float": "float", "str": "str"}
 
@@ -189,8 +189,7 @@ class _Recorded(SingleLevelFunction):
             return tuple(nothing)
         floating = composition.rules.floating
         wanted = ctx.needs_input_grad[2 : 2 + floating]
-        g = g.to_dense() if g.is_sparse else g
-        found = composition.backward_op(g, *ctx.saved_tensors, *numbers, wanted)
+        found = composition.backward_op(dense(g), *ctx.saved_tensors, *numbers, wanted)
         found = found if floating > 1 else (found,)
         for place, is_wanted in enumerate(wanted):
             if is_wanted:
