@@ -118,7 +118,10 @@ struct Tile {
   static BRIDGE_INLINE void add_term(const Real* a, const Real* b, V (&sums)[kRows][kTileVectors]) {
     V right[kTileVectors];
     BRIDGE_UNROLL
-    for (int v = 0; v < kTileVectors; ++v) right[v] = load(b + v * kLanes<Real>);
+    for (int v = 0; v < kTileVectors; ++v) {
+      __builtin_prefetch(b + 16 * kCols + v * kLanes<Real>);
+      right[v] = load(b + v * kLanes<Real>);
+    }
     BRIDGE_UNROLL
     for (int i = 0; i < kRows; ++i) {
       if (kSkipsZeros && a[i] == 0) continue;
