@@ -15,6 +15,7 @@ from tests.golden.catalogue import CATALOGUE, Declared
 from tests.golden.invariant import INVARIANT, Own
 from tests.golden.model import MODEL, Finite, Special, Steps
 from tests.golden.products import LinearCrossEntropy, LinearDivergence, LinearTokenLogProbs
+from tests.golden.vision import VISION
 
 BITS = Path(__file__).with_name("bits.json")
 
@@ -47,6 +48,7 @@ CASES: tuple[Case, ...] = (
     LinearDivergence((17, 9)),
     *INVARIANT,
     *MODEL,
+    *VISION,
 )
 # Dtypes of x and bias, and of a residual if there is one.
 _MIXES = (
