@@ -102,6 +102,20 @@ def run_convolution(
     /,
 ) -> None: ...
 
+# Writes a map between places into the result, as taps.h says; all are compact tensors on the CPU.
+# The table and weights are None for chosen places, which are None otherwise.
+def run_taps(
+    kind: int,
+    x: Any,
+    table: Any,
+    weights: Any,
+    chosen: Any,
+    result: Any,
+    has_inner: bool,
+    threads: int,
+    /,
+) -> None: ...
+
 # Writes the sums of the terms with equal ids into the result; all are compact DLPack tensors. On
 # CUDA ids are sorted, order has the places of their terms, and a workspace of bytes is needed; both
 # are None on the CPU.

@@ -16,7 +16,7 @@ from pathlib import Path
 # The tools and this folder are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.figures import code, exchanges, models, proofs, speed
+from scripts.figures import code, exchanges, models, proofs, speed, vision
 from scripts.figures.exchanges import GATHERS
 from scripts.figures.records import ROOT
 
@@ -37,6 +37,10 @@ PAGES: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/declare.md", "speed", speed.of_declarations),
     ("docs/huggingface.md", "speed", speed.of_replacements),
     ("docs/ops/matmul.md", "speed", speed.of_products),
+    ("docs/ops/convolution.md", "speed", partial(vision.of_vision, "conv")),
+    ("docs/ops/batch_norm.md", "speed", partial(vision.of_vision, "batch_norm")),
+    ("docs/ops/pools.md", "speed", partial(vision.of_vision, "max_pool", "avg_pool", "adaptive")),
+    ("docs/ops/interpolate.md", "speed", partial(vision.of_vision, "interpolate")),
     *((page, "speed", partial(speed.of_catalogue, page)) for page in CATALOGUE),
     ("docs/ops/cross_entropy.md", "linear speed", speed.of_linear),
     ("docs/ops/softmax.md", "sink speed", partial(speed.of_forms, SINKS)),

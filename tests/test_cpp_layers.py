@@ -16,7 +16,7 @@ LAYERS = (
     ("drivers",),
     ("program",),
     ("tiles",),
-    ("products", "embedding", "selection", "generated"),
+    ("products", "embedding", "selection", "taps", "generated"),
     ("convolution",),
     ("interpreter",),
     ("hand_written",),

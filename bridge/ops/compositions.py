@@ -13,7 +13,11 @@ from typing import Any, Protocol
 from bridge.ops.definition import Call
 from bridge.ops.product import LEAF, ProductParams, Shape
 
-__all__ = ["LEAF", "Functions", "RowChunks", "Rules", "SumOfChunks", "row_chunks"]
+__all__ = ["LEAF", "MAPS", "Functions", "RowChunks", "Rules", "SumOfChunks", "row_chunks"]
+
+
+# The kinds of maps between places, in the order of `bridge_taps_kind`.
+MAPS = ("weighted", "average", "shares", "largest", "chosen", "of_chosen")
 
 
 class Functions(Protocol):
@@ -77,6 +81,27 @@ class Functions(Protocol):
 
     def where_own(self, x: Any, which: Any, outputs: Any, dim: int) -> Any:
         """Returns x where `which` is the number along the dimension and outputs ≥ 0, else −0.0."""
+
+    def mapped(
+        self,
+        kind: str,
+        x: Any,
+        others: tuple[Any, ...],
+        shape: Shape,
+        inner: bool,
+        by_gathers: Callable[..., Any],
+    ) -> Any:
+        """Returns a map between places, by a kernel where there is one.
+
+        Args:
+          kind: one of MAPS.
+          others: the table of places and perhaps weights in the arithmetic's dtype, or the chosen
+            places.
+          shape: of the result.
+          inner: x has channels behind the places.
+          by_gathers: by_gathers(x, *others) returns the same by other functions, and is linear in x
+            but for "largest". It can be hashed.
+        """
 
     def over_chunks(
         self, step: Callable[[Any], tuple[Sequence[Any], Sequence[Any]]], dim: int, chunks: Any

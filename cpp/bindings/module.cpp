@@ -66,6 +66,9 @@ nb::dict ffi_handlers() {
   targets[bp::kConvolutionTarget] =
       platforms_of(bp::ffi_convolution_cpu(), bp::ffi_convolution_cuda());
   targets[bp::kSelectionTarget] = platforms_of(bp::ffi_selection_cpu(), bp::ffi_selection_cuda());
+  nb::dict on_cpu;
+  on_cpu["cpu"] = target(bp::ffi_taps_cpu());
+  targets[bp::kTapsTarget] = on_cpu;
   return targets;
 }
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from bridge.catalogue.vision.resizing import resized
 from bridge.catalogue.vision.windows import (
+    Direction,
     Plan,
     Window,
     averages,
@@ -87,6 +88,18 @@ def plan_of(text: str) -> Plan:
     """Returns the tables of a linear map."""
     kind, *arguments = read(text)
     return _PLANS[kind](text, *arguments)
+
+
+def direction_of(text: str, back: bool) -> Direction:
+    """Returns the tables of one direction of a linear map."""
+    plan = plan_of(text)
+    return plan.back if back else plan.forth
+
+
+@functools.lru_cache(maxsize=64)
+def weights_of(text: str, back: bool, dtype: str) -> Any:
+    """Returns the weights of a direction in the dtype of the arithmetic."""
+    return direction_of(text, back).weights.astype(dtype)
 
 
 def _average(text: str, sizes: Any, *window: Any) -> Plan:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from bridge.catalogue.vision import tap_programs
 from bridge.catalogue.vision.batch_norm_programs import dtype_of, wide_of
-from bridge.catalogue.vision.plans import outputs_of, plan_of, window_of
+from bridge.catalogue.vision.plans import direction_of, outputs_of, weights_of, window_of
 from bridge.catalogue.vision.windows import Direction
 from bridge.ops.compositions import Functions
 from bridge.ops.product import Shape
@@ -43,6 +43,17 @@ def with_places(x: Any, options: Options, places: int) -> Shape:
     shape = list(x.shape)
     shape[along(x, options)] = places
     return tuple(shape)
+
+
+@dataclass(frozen=True)
+class ByGathers:
+    """A map by gathers of the framework and programs."""
+
+    function: Callable[..., Any]
+    options: Options
+
+    def __call__(self, *operands: Any) -> Any:
+        return self.function(self.options, *operands)
 
 
 class _Rules:
@@ -89,19 +100,24 @@ class Sums(_Rules):
         shape, functions = self.result_shape(operands, options), self.functions
         if own.places.shape[0] == 0 or 0 in shape:
             return functions.filled(x, shape, 0.0)
-        wide, dtype = wide_of(x), dtype_of(x)
-        places = functions.table(own.places, x)
+        weights = weights_of(options.text, options.back, wide_of(x))
+        tables = functions.table(own.places, x), functions.table(weights, x)
+        gathers = ByGathers(self._by_gathers, options)
+        return functions.mapped(own.form, x, tables, shape, options.inner, gathers)
+
+    def _by_gathers(self, options: Options, x: Any, places: Any, table: Any) -> Any:
+        functions, wide, dtype = self.functions, wide_of(x), dtype_of(x)
+        form = self._direction(options).form
         taken = self.taken(x, places, along(x, options))
-        weights = aligned(functions.table(own.weights.astype(wide), x), options.inner)
-        if own.form != "average":
-            return tap_programs.run(functions, own.form, [taken, weights], wide, [dtype])[0]
+        weights = aligned(table, options.inner)
+        if form != "average":
+            return tap_programs.run(functions, form, [taken, weights], wide, [dtype])[0]
         are_there = aligned(places >= 0, options.inner)
         total = tap_programs.run(functions, "added", [taken, are_there], wide, [wide])[0]
         return tap_programs.divided(functions, total, weights[0], wide, dtype)
 
     def _direction(self, options: Options) -> Direction:
-        plan = plan_of(options.text)
-        return plan.back if options.back else plan.forth
+        return direction_of(options.text, options.back)
 
 
 class Chosen(_Rules):
@@ -118,6 +134,11 @@ class Chosen(_Rules):
 
     def forward(self, operands: Sequence[Any], options: Options) -> Any:
         x, chosen = operands
+        shape = self.result_shape(operands, options)
+        gathers = ByGathers(self._by_gathers, options)
+        return self.functions.mapped("chosen", x, (chosen,), shape, options.inner, gathers)
+
+    def _by_gathers(self, options: Options, x: Any, chosen: Any) -> Any:
         return self.functions.taken_apart(x, chosen, along(x, options))
 
 
@@ -138,6 +159,11 @@ class SumsOfChosen(_Rules):
         shape, functions = self.result_shape(operands, options), self.functions
         if outputs.shape[0] == 0 or 0 in shape:
             return functions.filled(g, shape, 0.0)
+        gathers = ByGathers(self._by_gathers, options)
+        return functions.mapped("of_chosen", g, (chosen,), shape, options.inner, gathers)
+
+    def _by_gathers(self, options: Options, g: Any, chosen: Any) -> Any:
+        functions, outputs = self.functions, outputs_of(options.text)
         dim, rows = along(g, options), functions.table(outputs, g)
         both = zip(self.taken(g, rows, dim), self.taken(chosen, rows, dim), strict=True)
         terms = [
@@ -166,7 +192,12 @@ class Largest(_Rules):
         shape = self.result_shape(operands, options)
         if 0 in shape:
             return functions.cast(functions.filled(x, shape, 0.0), "int32")
-        places = functions.table(window_of(options.text), x)
+        tables = (functions.table(window_of(options.text), x),)
+        gathers = ByGathers(self._by_gathers, options)
+        return functions.mapped("largest", x, tables, shape, options.inner, gathers)
+
+    def _by_gathers(self, options: Options, x: Any, places: Any) -> Any:
+        functions = self.functions
         given = [self.taken(x, places, along(x, options)), aligned(places >= 0, options.inner)]
         wide = wide_of(x)
         found = tap_programs.run(functions, "largest", given, wide, [dtype_of(x), wide])

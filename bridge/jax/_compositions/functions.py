@@ -15,6 +15,7 @@ from bridge.jax._adapter.arrays import entry
 from bridge.jax._adapter.primitive import call
 from bridge.jax._adapter.products import product
 from bridge.jax._compositions.gathers import cast, entries, table, taken, taken_apart, where_own
+from bridge.jax._compositions.maps import mapped
 from bridge.ops import PROGRAM
 from bridge.ops.definition import Call
 from bridge.ops.sums import sum_of
@@ -29,6 +30,7 @@ __all__ = [
     "has_trees",
     "in_parts",
     "is_unrolled",
+    "mapped",
     "moved",
     "numbers",
     "over_chunks",

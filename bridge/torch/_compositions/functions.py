@@ -16,6 +16,7 @@ from bridge.torch._adapter.autograd import call, is_watched
 from bridge.torch._adapter.kernels import dtype_word, new_memory
 from bridge.torch._adapter.products import product
 from bridge.torch._compositions.gathers import cast, entries, table, taken, taken_apart, where_own
+from bridge.torch._compositions.maps import mapped
 
 __all__ = [
     "cast",
@@ -27,6 +28,7 @@ __all__ = [
     "has_trees",
     "in_parts",
     "is_unrolled",
+    "mapped",
     "moved",
     "numbers",
     "over_chunks",

@@ -6,6 +6,7 @@
 #include "bindings/calls/embedding_call.h"
 #include "bindings/calls/product_call.h"
 #include "bindings/calls/selection_call.h"
+#include "bindings/calls/taps_call.h"
 #include "bindings/python/openmp.h"
 #include "bindings/python/python_call.h"
 #include "bindings/python/tensors.h"
@@ -14,7 +15,8 @@ namespace bridge::bindings {
 namespace {
 
 // For fewer elements, releasing and retaking the GIL costs more than it gains.
-constexpr double kEmbeddingReleasesFrom = 1 << 14, kSelectionReleasesFrom = 1 << 14;
+constexpr double kEmbeddingReleasesFrom = 1 << 14, kSelectionReleasesFrom = 1 << 14,
+                 kTapsReleasesFrom = 1 << 14;
 
 PyObject* outcome(bridge_status status, const char* message) {
   if (status == BRIDGE_OK) Py_RETURN_NONE;
@@ -217,6 +219,33 @@ PyObject* run_convolution(PyObject*, PyObject* const* arguments, Py_ssize_t coun
       bridge_last_error());
 }
 
+constexpr const char* kTaps =
+    "run_taps(kind, x, table, weights, chosen, result, has_inner, threads)";
+
+// Writes a map between places of tensors on the CPU into the result, as bridge/taps.h says.
+PyObject* run_taps(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  if (count != 8) return PyErr_Format(PyExc_TypeError, "expected %s", kTaps);
+  Tensors<5> tensors;
+  if (!tensors.read(arguments + 1, 5)) return nullptr;
+  const long kind = PyLong_AsLong(arguments[0]);
+  const int has_inner = PyObject_IsTrue(arguments[6]);
+  const long threads = PyLong_AsLong(arguments[7]);
+  if (PyErr_Occurred()) return nullptr;
+  const Operand* const operands = tensors.operands();
+  TapsArguments given{operands[0], operands[1], operands[2], operands[3], operands[4]};
+  given.kind = static_cast<int32_t>(std::clamp(kind, -1L, 6L));
+  given.has_inner = has_inner != 0;
+  bridge_taps call;
+  CallError error;
+  if (operands[0].device == Device::cuda) error.set("x is on cuda, expected the CPU");
+  if (!error.message.empty() || !bind_taps(given, &call, &error)) return refuse("taps", error);
+  const auto work = static_cast<double>(elements_of(operands[0]) + elements_of(operands[4]));
+  return outcome(
+      on_threads(work >= kTapsReleasesFrom, threads,
+                 [&](const bridge_executor* executor) { return bridge_taps_cpu(&call, executor); }),
+      bridge_last_error());
+}
+
 template <class Function>
 PyCFunction as_method(Function* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
@@ -227,6 +256,7 @@ PyMethodDef kFunctions[] = {
     {"run_embedding_gradient", as_method(run_embedding_gradient), METH_FASTCALL, kEmbedding},
     {"run_selection", as_method(run_selection), METH_FASTCALL, kSelection},
     {"run_convolution", as_method(run_convolution), METH_FASTCALL, kConvolution},
+    {"run_taps", as_method(run_taps), METH_FASTCALL, kTaps},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -7,8 +7,8 @@
 
 namespace bridge::bindings {
 
-// Adds the functions run_product, run_convolution, run_embedding_gradient and run_selection.
-// Returns false with a Python exception set.
+// Adds the functions run_product, run_convolution, run_embedding_gradient, run_selection and
+// run_taps. Returns false with a Python exception set.
 bool add_array_calls(PyObject* module);
 
 }  // namespace bridge::bindings

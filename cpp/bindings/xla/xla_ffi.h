@@ -29,6 +29,10 @@ constexpr const char* kConvolutionTarget = "bridge_convolution";
 void* ffi_convolution_cpu();
 void* ffi_convolution_cuda();
 
+// The handler of maps between places, on the CPU alone.
+constexpr const char* kTapsTarget = "bridge_taps";
+void* ffi_taps_cpu();
+
 // A handler that takes any buffers and attributes and does nothing. The cost of its calls is XLA's
 // own part of every call; `bench` measures it.
 void* empty_handler();
