@@ -17,6 +17,7 @@ namespace {
 using convolution::Depthwise;
 using convolution::Kernels;
 using convolution::Part;
+using convolution::Planes;
 using convolution::Problem;
 
 constexpr PerIsa<ConvolutionTables> kTables = BRIDGE_PER_ISA(convolution_tables);
@@ -90,6 +91,11 @@ struct Runner {
       const Depthwise all = convolution::depthwise_of(call, number);
       const bool has_work = all.problem.row_count > 0 && all.problem.term_count > 0;
       if (has_work && all.a_stride == 1) return run_channelwise(all);
+      const Planes planes = convolution::planes_of(call, number);
+      if (has_work && convolution::has_planes(call, planes, products::kProductLeaf))
+        return each_unit(
+            planes.images * planes.channels, kernels.planes_bytes(planes),
+            [&](int64_t unit, void* scratch) { kernels.run_plane(planes, unit, scratch); });
     }
     const Problem first = oriented(convolution::problem_of(call, number, 0), kernels);
     if (first.row_count == 0 || first.col_count == 0) return BRIDGE_OK;

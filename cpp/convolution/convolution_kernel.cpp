@@ -3,6 +3,7 @@
 #include "convolution/channelwise.h"
 #include "convolution/kernels.h"
 #include "convolution/patches.h"
+#include "convolution/planes.h"
 #include "convolution/store.h"
 #include "products/tile_sum.h"
 #include "tiles/memory_parts.h"
@@ -145,6 +146,8 @@ constexpr convolution::Kernels kKernels = {
     Channelwise<Real>::kBlock,
     Channelwise<Real>::scratch_bytes,
     Channelwise<Real>::run,
+    PlaneSums<Real>::scratch_bytes,
+    PlaneSums<Real>::run,
 };
 
 constexpr convolution::Table convolution_tables = {{kKernels<float>, kKernels<double>}};

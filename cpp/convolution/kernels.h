@@ -24,6 +24,9 @@ struct Kernels {
   int64_t channel_block;
   size_t (*channelwise_bytes)(const Depthwise& call, int64_t channels);
   void (*run_channelwise)(const Depthwise& call, const Part& part, void* scratch);
+  // The same for planes, one image and channel at a time.
+  size_t (*planes_bytes)(const Planes& call);
+  void (*run_plane)(const Planes& call, int64_t unit, void* scratch);
 };
 
 struct Table {

@@ -97,6 +97,51 @@ inline Depthwise depthwise_of(const bridge_convolution& call, int64_t number) {
   return all;
 }
 
+// Describes a depthwise call for values, for a class of places.
+inline Planes planes_of(const bridge_convolution& call, int64_t number) {
+  const bool is_forward = call.kind == BRIDGE_CONVOLUTION_FORWARD;
+  const bridge_convolution_array& source = is_forward ? call.x : call.y;
+  const bridge_convolution_array& result = is_forward ? call.y : call.x;
+  Planes all{};
+  all.windows = is_forward ? forward_windows(call) : input_windows(call, number);
+  all.data = static_cast<const char*>(source.data);
+  all.w = static_cast<const char*>(call.w.data);
+  all.c = static_cast<char*>(result.data);
+  all.bias = static_cast<const char*>(call.bias.data);
+  all.dtype = source.dtype, all.w_dtype = call.w.dtype, all.c_dtype = result.dtype;
+  all.bias_dtype = call.bias.dtype;
+  all.bias_stride = call.bias.channel_stride;
+  all.images = call.images, all.channels = call.groups;
+  all.image_stride = source.batch_stride, all.channel_stride = source.channel_stride;
+  all.c_image_stride = result.batch_stride, all.c_channel_stride = result.channel_stride;
+  all.w_channel_stride = call.w.batch_stride;
+  for (int d = 0; d < kSpace; ++d) {
+    const Windows& windows = all.windows;
+    const int64_t far = (windows.positions[d] - 1) * windows.window_step[d];
+    all.size[d] = is_forward ? call.in[d] : call.out[d];
+    all.stride[d] = source.stride[d];
+    all.w_stride[d] = call.w.stride[d];
+    all.c_stride[d] = result.stride[d];
+    all.low[d] = windows.start[d] + (far < 0 ? far : 0);
+    all.extent[d] = (windows.places[d] - 1) * windows.place_step[d] + (far < 0 ? -far : far) + 1;
+  }
+  return all;
+}
+
+// True for a call of planes with few terms, whose box stays in a cache.
+inline bool has_planes(const bridge_convolution& call, const Planes& planes, int64_t most_terms) {
+  if (call.kind == BRIDGE_CONVOLUTION_WEIGHT || call.images == 0 || call.groups == 0) return false;
+  constexpr int64_t kMostBox = 1 << 17;
+  int64_t elements = 1;
+  for (int d = 0; d < kSpace; ++d) {
+    if (planes.windows.positions[d] == 0 || planes.windows.places[d] == 0) return false;
+    if (planes.windows.place_step[d] > kMostBox || planes.extent[d] > kMostBox) return false;
+    elements *= planes.extent[d];
+    if (elements > kMostBox) return false;
+  }
+  return planes.terms() <= most_terms && planes.box_elements() <= 2 * kMostBox;
+}
+
 }  // namespace bridge::convolution
 
 #endif  // BRIDGE_CONVOLUTION_PROBLEM_H_

@@ -154,6 +154,34 @@ inline Windows input_windows(const bridge_convolution& call, int64_t number) {
   return all;
 }
 
+// A depthwise convolution for values, one image and channel after the other. The box has the
+// coordinates that any window reads: `extent` of them from `low` on.
+struct Planes {
+  const char* data;
+  int32_t dtype, w_dtype, c_dtype, bias_dtype;
+  int64_t images, channels;
+  int64_t image_stride, channel_stride, stride[kSpace], size[kSpace];  // of the source
+  Windows windows;
+  const char* w;
+  int64_t w_channel_stride, w_stride[kSpace];
+  const char* bias;  // null if there is none
+  int64_t bias_stride;
+  char* c;
+  int64_t c_image_stride, c_channel_stride, c_stride[kSpace];
+  int64_t low[kSpace], extent[kSpace];
+
+  int64_t terms() const {
+    return windows.positions[0] * windows.positions[1] * windows.positions[2];
+  }
+  // Numbers of a line with one remainder by the places' step, and of a whole line.
+  int64_t phase_width() const {
+    const int64_t step = windows.place_step[kSpace - 1];
+    return (extent[kSpace - 1] + step - 1) / step;
+  }
+  int64_t pitch() const { return phase_width() * windows.place_step[kSpace - 1]; }
+  int64_t box_elements() const { return extent[0] * extent[1] * pitch(); }
+};
+
 // Returns true if a coordinate may be outside of the array.
 inline bool leaves_array(const View& view, const Windows& windows) {
   for (int d = 0; d < kSpace; ++d) {
