@@ -30,7 +30,8 @@ class Channelwise {
 
   struct Memory {
     Real *panel, *sums, *waiting;
-    const void** pointers;
+    const void** pointers;  // [kTile, kProductLeaf]
+    int64_t *offsets, *coordinates[kSpace];
 
     Memory(MemoryParts& parts, const Depthwise& call, int64_t channels) {
       const int64_t width = (channels + kBlock - 1) / kBlock * kBlock;
@@ -40,6 +41,8 @@ class Channelwise {
       sums = parts.take<Real>(kTile * kBlock);
       waiting = parts.take<Real>(levels_of(call) * tiles * kTile * width);
       pointers = parts.take<const void*>(kProductLeaf * kTile);
+      offsets = parts.take<int64_t>(kProductLeaf);
+      for (int64_t*& each : coordinates) each = parts.take<int64_t>(kProductLeaf);
     }
   };
 
@@ -84,7 +87,7 @@ class Channelwise {
       const int64_t lanes = smaller(part_.rows - lane, kLanesAtOnce);
       for (int64_t first = 0; first < all; first += kProductLeaf) {
         const int64_t terms = smaller(all - first, kProductLeaf);
-        if (all > kProductLeaf || lane == 0) pack_panel(first, terms);
+        if (all > kProductLeaf || lane == 0) pack_panel(first, terms), find_terms(first, terms);
         for (int64_t i = 0; i < lanes; i += kTile)
           add_leaf<T>(part_.row + lane, i, smaller(lanes - i, kTile), first, terms);
       }
@@ -102,29 +105,75 @@ class Channelwise {
     }
   }
 
+  // The coordinates that terms add to those of a lane, and their distances in memory.
+  void find_terms(int64_t first, int64_t terms) const {
+    const View& view = problem_.a;
+    Cursor term(view.terms, first);
+    for (int64_t p = 0; p < terms; ++p, term.advance(1)) {
+      memory_.offsets[p] = term.offset;
+      if (view.places == Places::none) continue;
+      for (int d = 0; d < kSpace; ++d)
+        memory_.coordinates[d][p] = part_of(view, term, view.places == Places::terms, d);
+    }
+  }
+
+  // The part of a coordinate that a place or a position of the kernel adds.
+  static int64_t part_of(const View& view, const Cursor& at, bool is_place, int d) {
+    return is_place ? at.at[d + 1] * view.place_step[d] : at.at[d] * view.window_step[d];
+  }
+
   template <class T>
-  void find_pointers(int64_t lane, int64_t lanes, int64_t first, int64_t terms) const {
+  void find_pointers(int64_t lane, int64_t lanes, int64_t terms) const {
     const View& view = problem_.a;
     const T* const from = reinterpret_cast<const T*>(view.data) + view.offset + part_.col;
-    Cursor term(view.terms, first);
-    const void** to = memory_.pointers;
-    for (int64_t p = 0; p < terms; ++p, term.advance(1), to += kTile) {
-      Cursor at(view.lanes, lane);
-      for (int64_t i = 0; i < kTile; ++i) {
-        bool has_element = i < lanes;
-        if (has_element && view.places != Places::none) {
-          const Inside inside = inside_of(view, at, term, 1);
-          has_element = inside.first < inside.end;
-        }
-        to[i] = has_element ? static_cast<const void*>(from + at.offset + term.offset) : kZeros;
-        if (i < lanes) at.advance(1);
+    Cursor at(view.lanes, lane);
+    for (int64_t i = 0; i < kTile; ++i) {
+      const void** const to = memory_.pointers + i * kProductLeaf;
+      if (i >= lanes) {
+        for (int64_t p = 0; p < terms; ++p) to[p] = kZeros;
+        continue;
       }
+      point<T>(from + at.offset, view, at, terms, to);
+      at.advance(1);
+    }
+  }
+
+  template <class T>
+  void point(const T* from, const View& view, const Cursor& at, int64_t terms,
+             const void** to) const {
+    const int64_t* const offsets = memory_.offsets;
+    const auto address = reinterpret_cast<uintptr_t>(from);
+    constexpr auto kBytes = static_cast<int64_t>(sizeof(T));
+    const auto at_offset = [&](int64_t p) {
+      return address + static_cast<uintptr_t>(offsets[p] * kBytes);
+    };
+    auto* const pointers = reinterpret_cast<uintptr_t*>(to);
+    if (view.places == Places::none) {
+      for (int64_t p = 0; p < terms; ++p) pointers[p] = at_offset(p);
+      return;
+    }
+    uint64_t own[kSpace], size[kSpace];
+    for (int d = 0; d < kSpace; ++d) {
+      own[d] =
+          static_cast<uint64_t>(view.start[d] + part_of(view, at, view.places == Places::lanes, d));
+      size[d] = static_cast<uint64_t>(view.size[d]);
+    }
+    const auto zeros = reinterpret_cast<uintptr_t>(kZeros);
+    const int64_t *const z = memory_.coordinates[0], *const y = memory_.coordinates[1],
+                         *const x = memory_.coordinates[2];
+    BRIDGE_INDEPENDENT
+    for (int64_t p = 0; p < terms; ++p) {
+      // A negative coordinate is a large number without a sign.
+      const bool is_inside = (own[0] + static_cast<uint64_t>(z[p]) < size[0]) &
+                             (own[1] + static_cast<uint64_t>(y[p]) < size[1]) &
+                             (own[2] + static_cast<uint64_t>(x[p]) < size[2]);
+      pointers[p] = is_inside ? at_offset(p) : zeros;
     }
   }
 
   template <class T>
   void add_leaf(int64_t start, int64_t i, int64_t lanes, int64_t first, int64_t terms) const {
-    find_pointers<T>(start + i, lanes, first, terms);
+    find_pointers<T>(start + i, lanes, terms);
     const bool is_last = first + terms == problem_.term_count;
     for (int64_t j = 0; j < part_.cols; j += kBlock) {
       const int64_t channels = smaller(part_.cols - j, kBlock);
@@ -147,10 +196,10 @@ class Channelwise {
     }
     const Real* panel = memory_.panel + j * kProductLeaf;
     const void* const* pointers = memory_.pointers;
-    for (int64_t p = 0; p < terms; ++p, panel += kBlock, pointers += kTile) {
+    for (int64_t p = 0; p < terms; ++p, panel += kBlock) {
       BRIDGE_UNROLL
       for (int i = 0; i < kTile; ++i) {
-        const T* from = static_cast<const T*>(pointers[i]) + j;
+        const T* from = static_cast<const T*>(pointers[i * kProductLeaf + p]) + j;
         T part[kBlock] = {};
         if constexpr (!kIsWhole) {
           for (int64_t c = 0; c < channels; ++c) part[c] = from[c];
