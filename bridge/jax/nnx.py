@@ -34,7 +34,14 @@ from flax import nnx
 
 from bridge.jax._ops.nnx_attention import attention_fn
 from bridge.jax._ops.nnx_gates import GEGLU, GLU, ReGLU, SwiGLU
-from bridge.jax._ops.nnx_norms import LayerNorm, RMSNorm
+from bridge.jax._ops.nnx_norms import (
+    DyT,
+    GatedRMSNorm,
+    GroupNorm,
+    LayerNorm,
+    PolyNorm,
+    RMSNorm,
+)
 from bridge.jax._ops.vision.nnx_batch_norm import BatchNorm
 from bridge.jax._replaced.models import replace
 from bridge.replaced import Replaced
@@ -45,8 +52,12 @@ __all__ = [
     "BatchNorm",
     "BiasDropoutAdd",
     "BiasGELU",
+    "DyT",
     "FusedScaleMaskSoftmax",
+    "GatedRMSNorm",
+    "GroupNorm",
     "LayerNorm",
+    "PolyNorm",
     "RMSNorm",
     "ReGLU",
     "Replaced",

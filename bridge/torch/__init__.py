@@ -43,6 +43,7 @@ from bridge.torch._ops.convolutions import (
 )
 from bridge.torch._ops.cross_entropy import cross_entropy
 from bridge.torch._ops.dyt import dyt, poly_norm
+from bridge.torch._ops.dyt_modules import DyT, PolyNorm
 from bridge.torch._ops.embedding import embedding
 from bridge.torch._ops.gate_modules import GEGLU, GLU, ReGLU, SquaredReLU, SwiGLU
 from bridge.torch._ops.gated_norms import gated_rms_norm
@@ -52,7 +53,7 @@ from bridge.torch._ops.linear_cross_entropy import linear_cross_entropy
 from bridge.torch._ops.log_probs import log_softmax, logsumexp, token_log_probs
 from bridge.torch._ops.loss_modules import CrossEntropyLoss, LinearCrossEntropyLoss
 from bridge.torch._ops.modules import BiasDropoutAdd, BiasGELU
-from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm
+from bridge.torch._ops.norm_modules import GatedRMSNorm, GroupNorm, LayerNorm, RMSNorm
 from bridge.torch._ops.norms import layer_norm, rms_norm
 from bridge.torch._ops.post_training.divergences import entropy, js_div, kl_div, tv_distance
 from bridge.torch._ops.post_training.linear_numbers import (
@@ -110,10 +111,14 @@ __all__ = [
     "ConvTranspose2d",
     "ConvTranspose3d",
     "CrossEntropyLoss",
+    "DyT",
+    "GatedRMSNorm",
+    "GroupNorm",
     "LayerNorm",
     "Linear",
     "LinearCrossEntropyLoss",
     "LogSoftmax",
+    "PolyNorm",
     "RMSNorm",
     "ReGLU",
     "Softmax",

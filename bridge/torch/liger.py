@@ -19,6 +19,7 @@ products. Everything runs on the CPU too. Differences:
 - silu(a), gelu(a) and the value that `down_multiplier` multiplies are not rounded either.
 - `LigerLayerNorm` keeps mean and r, two numbers for each row, in float32; the original in 16 bits.
 - `eps` must be positive.
+- `LigerGroupNorm` also takes `[n, c]`.
 - Rotary embeddings return new tensors; the original writes into q and k if their layout allows it.
   Tables get gradients if they require them. `unsqueeze_dim` is respected. Odd head sizes are
   refused; the original leaves their last column as it is. `position_ids` is not used, as in the
@@ -126,6 +127,17 @@ from bridge.torch._drop_ins.liger.norm_classes import (
     liger_layer_norm,
     liger_rms_norm,
 )
+from bridge.torch._drop_ins.liger.other_norms import (
+    LigerDyT,
+    LigerDyTFunction,
+    LigerGroupNorm,
+    LigerGroupNormFunction,
+    LigerPolyNorm,
+    LigerPolyNormFunction,
+    liger_dyt,
+    liger_group_norm,
+    liger_poly_norm,
+)
 from bridge.torch._drop_ins.liger.rotary_classes import (
     LigerLlama4RopeFunction,
     LigerQwen2VLMRopeFunction,
@@ -153,6 +165,8 @@ __all__ = [
     "LigerBlockSparseTop2MLP",
     "LigerCrossEntropyFunction",
     "LigerCrossEntropyLoss",
+    "LigerDyT",
+    "LigerDyTFunction",
     "LigerExperts",
     "LigerFalconH1MLP",
     "LigerFalconH1SwiGLUMLP",
@@ -179,6 +193,8 @@ __all__ = [
     "LigerGEGLUMLP",
     "LigerGEGLUMLPForGemma4",
     "LigerGELUMulFunction",
+    "LigerGroupNorm",
+    "LigerGroupNormFunction",
     "LigerHunyuanV1SwiGLUMLP",
     "LigerLayerNorm",
     "LigerLayerNormFunction",
@@ -194,6 +210,8 @@ __all__ = [
     "LigerModulatedRMSNorm",
     "LigerModulatedRMSNormFunction",
     "LigerPhi3SwiGLUMLP",
+    "LigerPolyNorm",
+    "LigerPolyNormFunction",
     "LigerQwen2VLMRopeFunction",
     "LigerQwen3MoeSwiGLUMLP",
     "LigerRMSNorm",
@@ -220,6 +238,7 @@ __all__ = [
     "apply_tiled_mlp",
     "liger_apply_rotary_pos_emb_bshd",
     "liger_cross_entropy",
+    "liger_dyt",
     "liger_fused_add_rms_norm",
     "liger_fused_linear_cpo",
     "liger_fused_linear_cross_entropy",
@@ -230,11 +249,13 @@ __all__ = [
     "liger_fused_linear_orpo",
     "liger_fused_linear_simpo",
     "liger_geglu",
+    "liger_group_norm",
     "liger_layer_norm",
     "liger_llama4_text_rotary_pos_emb",
     "liger_llama4_vision_rotary_pos_emb",
     "liger_modulated_rms_norm",
     "liger_multimodal_rotary_pos_emb",
+    "liger_poly_norm",
     "liger_qwen2vl_mrope",
     "liger_relu_squared",
     "liger_rms_norm",

@@ -17,7 +17,7 @@ from bridge.torch._ops.bias_gelu import bias_gelu
 from bridge.torch._ops.cross_entropy import cross_entropy
 from bridge.torch._ops.group_norm import group_norm
 from bridge.torch._ops.loss_modules import classes_last
-from bridge.torch._ops.norm_modules import LayerNorm, RMSNorm
+from bridge.torch._ops.norm_modules import GroupNorm, LayerNorm, RMSNorm
 from bridge.torch._ops.softmax_modules import LogSoftmax, Softmax
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -63,6 +63,7 @@ _FORMS = {
 }
 _OURS = (
     *(getattr(convolution_modules, name) for name in _CONVOLUTIONS),
+    GroupNorm,
     LayerNorm,
     RMSNorm,
     Softmax,
