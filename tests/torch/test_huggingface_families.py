@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from tests.torch.expected import assert_close
 from tests.torch.test_huggingface import SIZES, tokens
 
 transformers = pytest.importorskip("transformers")
+
+ROOT = Path(__file__).parents[2]
 
 TOKENS = {name: SIZES[name] for name in SIZES if name.endswith("_id") or name == "vocab_size"}
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, **TOKENS}
@@ -84,6 +88,26 @@ def test_a_family_computes_what_it_computed(family, done) -> None:
         assert (one is None) == (other is None)
         if one is not None and other.abs().max() > 1e-7:
             assert_close(one, other, 1000.0)
+
+
+@pytest.mark.parametrize("family", ["Mamba2", "Qwen3Next", "GptOss"])
+def test_the_page_names_every_layer_that_stays(family: str, done) -> None:
+    """A layer without parts is replaced, or the page tells why not."""
+    page = (ROOT / "docs/huggingface.md").read_text()
+    section = page.partition("### What stays in")[2].partition("## Speed")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    config = getattr(transformers, f"{family}Config")(**CAUSAL[family][0])
+    model = getattr(transformers, f"{family}ForCausalLM")(config)
+    done.append(replaced := huggingface.replace(model, linear=True, attention=True))
+    stays = [
+        (name, layer)
+        for name, layer in model.named_modules()
+        if name not in replaced.done and (name in replaced.left or not [*layer.children()])
+    ]
+    assert stays
+    unnamed = [name for name, layer in stays if type(layer).__name__ not in named]
+    assert not unnamed
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
