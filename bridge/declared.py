@@ -17,7 +17,7 @@ from bridge.lang.reference import evaluate
 from bridge.lang.refusals import Foreign
 from bridge.lang.tracing import Check, declared
 from bridge.ops.definition import Spec
-from bridge.ops.form import check_shapes
+from bridge.ops.form import as_per_row, check_shapes
 from bridge.ops.traced import Traced, function_of, traced
 
 _NO_DEFAULT = inspect.Parameter.empty
@@ -45,6 +45,7 @@ class DeclaredOp:
         # Trace now, so that a faulty declaration raises here and not at the first call.
         self._example = self._trace_example()
         self._entries: dict[str, Any] = {}
+        self.takes_columns = not is_own  # one number a row may be `[*rows, 1]`
         # A first call under torch.compile could not make the function. bridge.torch makes the
         # functions of its own ops itself.
         if "torch" in sys.modules and not is_own:
@@ -83,6 +84,7 @@ class DeclaredOp:
         """The function of NumPy arrays that computes and returns float64."""
 
         def run(found: Traced, operands: tuple[Any, ...]) -> Any:
+            operands = as_per_row(found.form, tuple(map(np.asarray, operands)))
             check_shapes(found.name, found.form, [Spec(np.shape(o), "") for o in operands])
             results = evaluate(found.program, operands)
             return results if found.returns_several else results[0]

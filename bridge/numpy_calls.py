@@ -18,7 +18,7 @@ from bridge.lang import roles
 from bridge.lang.dtypes import FLOATING, promote
 from bridge.lang.tracing import HasDeclaration
 from bridge.ops.definition import Spec
-from bridge.ops.form import check_operands
+from bridge.ops.form import as_per_row, check_operands
 from bridge.ops.integers import check_integer, check_integer_array
 from bridge.ops.program_params import ProgramParams
 from bridge.ops.run_program import PROGRAM
@@ -40,7 +40,7 @@ class DeclaredFunction:
 
     def run(self, found: Traced, operands: tuple[Any, ...]) -> Any:
         """Returns the result of the op; the operands are those that are present."""
-        arrays = _as_arrays(self.name, found, operands)
+        arrays = as_per_row(found.form, tuple(_as_arrays(self.name, found, operands)))
         specs = [Spec(array.shape, array.dtype.name) for array in arrays]
         params = check_operands(self.name, found.form, specs, found.texts)
         results = _run(arrays, specs, params)

@@ -12,18 +12,12 @@ from bridge.declared import DeclaredOp
 from bridge.ops.arrays import Arrays
 from bridge.ops.scalars import whole_number
 
-
-def relu(x: Any) -> Any:
-    """ReLU: 0 with derivative 0 at 0; NaN stays NaN."""
-    return bl.where(x <= 0.0, 0.0, x)
-
-
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "silu": bl.silu,
     "gelu": lambda x: bl.gelu(x, "none"),
     "gelu_tanh": lambda x: bl.gelu(x, "tanh"),
     "gelu_sigmoid": lambda x: bl.gelu(x, "sigmoid"),
-    "relu": relu,
+    "relu": bl.relu,
     "sigmoid": bl.sigmoid,
 }
 
@@ -121,7 +115,7 @@ SPLITS = (bias_halves, bias_pairs)  # for halves and for pairs
 
 @declared()
 def squared_relu(x: bl.Full, weight: bl.PerRow | None = None):
-    y = relu(x) ** 2
+    y = bl.relu(x) ** 2
     return y if weight is None else y * weight
 
 

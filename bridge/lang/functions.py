@@ -18,7 +18,9 @@ from bridge.lang.values import Value, Visible, builder_of
 __all__ = [
     "abs",
     "argmax",
+    "argmin",
     "binade",
+    "clip",
     "column",
     "column_sum",
     "columns",
@@ -39,8 +41,10 @@ __all__ = [
     "max",
     "maximum",
     "mean",
+    "min",
     "minimum",
     "pairs",
+    "relu",
     "rounded",
     "rsqrt",
     "sigmoid",
@@ -119,6 +123,26 @@ def maximum(x: Any, y: Any) -> Value:
     The gradient goes to the operand that is returned.
     """
     return apply("maximum", x, y)
+
+
+def clip(x: Any, low: Any = None, high: Any = None) -> Value:
+    """x, at least `low` and at most `high`; a bound of None is open, and NaN stays NaN.
+
+    It is `high` where the bounds cross, as in NumPy. The gradient goes to x where x is returned,
+    so also at a bound, and to the bound elsewhere.
+
+    Raises:
+      DeclarationError: if both bounds are None.
+    """
+    if low is None and high is None:
+        raise refuse("clip has neither low nor high: give a bound")
+    bounded = x if low is None else maximum(x, low)
+    return bounded if high is None else minimum(bounded, high)
+
+
+def relu(x: Any) -> Value:
+    """max(x, 0), with derivative 0 at 0; NaN stays NaN."""
+    return where(builder_of(x).value(x) <= 0.0, 0.0, x)
 
 
 def fma(x: Any, y: Any, z: Any) -> Value:
@@ -236,6 +260,21 @@ def max(x: Any) -> Value:
     The gradient goes to one place, the first of the largest numbers.
     """
     return apply("max", x)
+
+
+@_along_the_row
+def min(x: Any) -> Value:
+    """The smallest number of the row, NaN if one is NaN; ∞ for an empty row.
+
+    The gradient goes to one place, the first of the smallest numbers.
+    """
+    return -max(-builder_of(x).value(x))
+
+
+@_along_the_row
+def argmin(x: Any) -> Value:
+    """The column of the row's smallest number, an integer: the first on ties, or the first NaN."""
+    return argmax(-builder_of(x).value(x))
 
 
 @_along_the_row

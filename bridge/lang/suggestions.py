@@ -10,7 +10,8 @@ from bridge.lang.operations import PUBLIC
 # Functions of bridge.lang that other libraries also have as array methods.
 _FUNCTIONS = (
     *(name for name, arity in PUBLIC.items() if arity == 1),
-    *("argmax", "column_sum", "log_softmax", "logsumexp", "max", "mean", "sum"),
+    *("argmax", "argmin", "column_sum", "log_softmax", "logsumexp", "max", "mean", "min", "relu"),
+    "sum",
 )
 _SHAPE = "bl.columns() is the length of a row; an op depends on no other size"
 _DTYPE = (
@@ -27,7 +28,11 @@ MATRICES = (
     "rows; multiply matrices before or after the call"
 )
 _POWER = "write x**2, for integers, or bl.exp(p * bl.log(x))"
-_CLIP = "write bl.minimum(bl.maximum(x, low), high)"
+_CLIP = "write bl.clip(x, low, high)"
+_ANGLE = (
+    "no functions of angles: compute the table before the call, in float64, and pass it as a Table "
+    "or a Full"
+)
 _ELEMENT = "write bl.sum(bl.where(bl.column() == k, x, 0.0))"
 _CONSTANT = "write the number: it broadcasts"
 NUMBER = (
@@ -40,13 +45,12 @@ _INSTEAD = {
     **dict.fromkeys(("maximum", "minimum"), "write bl.maximum(x, y) or bl.minimum(x, y)"),
     "where": "write bl.where(condition, x, y)",
     "amax": "write bl.max(x)",
-    **dict.fromkeys(("min", "amin"), "write -bl.max(-x), or bl.minimum(x, y) of two values"),
-    "argmin": "write bl.argmax(-x)",
+    "amin": "write bl.min(x)",
     "var": "write bl.mean(c * c), with d = x - bl.mean(x) and c = d - bl.mean(d)",
     "std": "write bl.sqrt(bl.mean(c * c)), with d = x - bl.mean(x) and c = d - bl.mean(d)",
     "norm": "write bl.sqrt(bl.sum(x * x))",
     "softmax": "write bl.exp(bl.log_softmax(x))",
-    "relu": "write bl.maximum(x, 0.0)",
+    "relu6": "write bl.clip(x, 0.0, 6.0)",
     "leaky_relu": "write bl.where(x > 0.0, x, slope * x)",
     "elu": "write bl.where(x > 0.0, x, bl.expm1(x))",
     "swish": "write bl.silu(x)",
@@ -56,6 +60,7 @@ _INSTEAD = {
     **dict.fromkeys(("pow", "power"), _POWER),
     "reciprocal": "write 1.0 / x",
     **dict.fromkeys(("clip", "clamp"), _CLIP),
+    **dict.fromkeys(("sin", "cos", "tan", "sinc"), _ANGLE),
     "dropout": "write bl.where(bl.dropout_keep(p, seed), x / (1.0 - p), 0.0)",
     "isnan": "write x != x",
     "arange": "write bl.column()",

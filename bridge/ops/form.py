@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bridge.lang import codes, roles
 from bridge.lang.dtypes import FLOATING, INTEGERS, OF_8_BITS, OF_MASKS, promote
@@ -90,6 +91,29 @@ def check_operands(
     is_one = all(dtype == promoted for dtype in floating)
     code = texts.get(promoted, texts[""]) if is_one else texts[""]
     return ProgramParams(code, arithmetic, ",".join(results))
+
+
+def as_per_row(form: Form, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the operands; one number a row may be `[*rows, 1]`, and becomes `[*rows]`."""
+    if not any(role in _PER_ROW for role in form.roles):
+        return operands
+    ndim = len(operands[0].shape)
+    return tuple(
+        [
+            operand.reshape(operand.shape[:-1])
+            if role in _PER_ROW and ndim and _is_column(operand.shape, operands[0].shape)
+            else operand
+            for role, operand in zip(form.roles, operands, strict=True)
+        ]
+    )
+
+
+_PER_ROW = (Role.PER_ROW, Role.LABEL)
+
+
+def _is_column(shape: Sequence[int], first: Sequence[int]) -> bool:
+    """True for the shape `[*rows, 1]`, for a first operand `[*rows, d]`."""
+    return len(shape) == len(first) and shape[-1] == 1 and shape[:-1] == first[:-1]
 
 
 def check_shapes(function: str, form: Form, specs: Sequence[Spec]) -> None:

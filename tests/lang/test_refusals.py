@@ -38,7 +38,9 @@ MISTAKES: list[tuple[str, Callable[..., Any], str]] = [
         ("sum", "write bl.sum(x)"),
         ("mean", "write bl.mean(x)"),
         ("exp", "write bl.exp(x)"),
-        ("clamp", "write bl.minimum(bl.maximum(x, low), high)"),
+        ("clamp", "write bl.clip(x, low, high)"),
+        ("relu", "write bl.relu(x)"),
+        ("cos", "no functions of angles: compute the table before the call"),
         ("shape", "bl.columns() is the length of a row"),
         ("dtype", "a declaration is for all dtypes: bl.rounded(x, dtype)"),
         ("T", "an op computes on whole rows"),
@@ -77,12 +79,15 @@ MISTAKES += [
     ("float", lambda x, y: float(x), "compute with it as it is"),
     ("and", lambda x, y: x and y, "bl.where(condition, a, b)"),
     ("max", lambda x, y: max(x, y), "bl.where(condition, a, b)"),
-    ("bl.relu", lambda x, y: lang.relu(x), "bridge.lang has no relu: write bl.maximum(x, 0.0)"),
+    ("bl.sin", lambda x, y: lang.sin(x), "bridge.lang has no sin: no functions of angles"),
+    ("bl.relu6", lambda x, y: lang.relu6(x), "write bl.clip(x, 0.0, 6.0)"),
+    ("bl.clip", lambda x, y: lang.clip(x), "clip has neither low nor high"),
     ("bl.softmax", lambda x, y: lang.softmax(x), "write bl.exp(bl.log_softmax(x))"),
-    ("bl.min", lambda x, y: lang.min(x), "write -bl.max(-x), or bl.minimum(x, y)"),
+    ("bl.amin", lambda x, y: lang.amin(x), "write bl.min(x)"),
     ("bl.expm", lambda x, y: lang.expm(x), "bridge.lang has no expm: it has expm1, exp"),
     ("bl.zeta", lambda x, y: lang.zeta(x), "bridge.lang has no zeta: it has abs, argmax"),
     ("axis", lambda x, y: lang.mean(x, axis=-1), "takes no axis: write bl.mean(x)"),
+    ("min of two", lambda x, y: lang.min(x, y), "takes no axis: write bl.min(x)"),
     ("-1", lambda x, y: lang.logsumexp(x, -1), "takes no axis: write bl.logsumexp(x)"),
     ("keepdims", lambda x, y: lang.sum(x, keepdims=True), "takes no axis: write bl.sum(x)"),
     ("max of two", lambda x, y: lang.max(x, y), "bl.maximum(x, y) is the larger one"),
@@ -144,17 +149,40 @@ def test_what_is_not_there_can_be_asked_for() -> None:
 
     bridge.op(op)
     assert found == [False] * 4
-    assert not hasattr(bl, "relu")
+    assert not hasattr(bl, "relu6")
     with pytest.raises(ImportError):
-        exec("from bridge.lang import relu")
+        exec("from bridge.lang import relu6")
 
 
 def test_every_function_of_one_value_is_suggested_for_the_method_of_its_name() -> None:
     from bridge.lang.suggestions import instead_of_attribute
 
     takes_one = [
-        *("abs", "argmax", "column_sum", "erf", "exp", "exp2", "expm1", "gelu", "log", "log1p"),
-        *("log_softmax", "logsumexp", "max", "mean", "rsqrt", "sigmoid", "silu", "softplus"),
+        *(
+            "abs",
+            "argmax",
+            "argmin",
+            "column_sum",
+            "erf",
+            "exp",
+            "exp2",
+            "expm1",
+            "gelu",
+            "log",
+            "log1p",
+        ),
+        *(
+            "log_softmax",
+            "logsumexp",
+            "max",
+            "mean",
+            "min",
+            "relu",
+            "rsqrt",
+            "sigmoid",
+            "silu",
+            "softplus",
+        ),
         *("sqrt", "sum", "tanh"),
     ]
     for name in takes_one:

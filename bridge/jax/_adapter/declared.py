@@ -23,7 +23,7 @@ from bridge.lang import roles
 from bridge.lang.dtypes import FLOATING, promote
 from bridge.lang.tracing import HasDeclaration
 from bridge.ops import PROGRAM
-from bridge.ops.form import check_operands, dtypes_of_role
+from bridge.ops.form import as_per_row, check_operands, dtypes_of_role
 from bridge.ops.traced import Traced, function_of, traced
 
 # Types of arrays that are passed on unchanged: isinstance with jax.Array costs as much as a tiny
@@ -46,6 +46,7 @@ class DeclaredFunction:
     def __init__(self, op: HasDeclaration, name: str = "") -> None:
         self.declaration = declaration = op.declaration
         self.name = name or declaration.name
+        self._takes_columns = getattr(op, "takes_columns", False)
         self._optional = tuple(parameter.optional for parameter in declaration.parameters)
         # The key has the identities of static arguments, because hashing them costs more than a
         # tiny call. The entry keeps the arguments alive, so that no other object gets the same
@@ -72,7 +73,9 @@ class DeclaredFunction:
     def on_axis(self, operands: tuple[Any, ...], *values: Any, axis: Any) -> Any:
         """Runs the op inside `shard_map`, on columns that are split over a mesh axis."""
         found = self._traced(operands, [True] * len(operands), values)
-        return _compiled(self.name, found, axis)(*self._arguments(found, operands))
+        return _compiled(self.name, found, axis, self._takes_columns)(
+            *self._arguments(found, operands)
+        )
 
     def _entered(
         self, operands: tuple[Any, ...], absent: tuple[bool, ...], values: tuple[Any, ...]
@@ -82,7 +85,8 @@ class DeclaredFunction:
         found = self._traced(operands, present, values)
         among = enumerate(found.program.operands)
         integers = tuple([place for place, each in among if each.role is roles.Integer])
-        entered = found, present, integers, _compiled(self.name, found, None), values
+        compiled = _compiled(self.name, found, None, self._takes_columns)
+        entered = found, present, integers, compiled, values
         if not self.declaration.checks or _FIXED_TYPES.issuperset(map(type, values)):
             if len(self._known) == _MOST_KINDS:
                 self._known.clear()
@@ -132,7 +136,7 @@ def _refuse_narrowed(function: str, name: str, value: Any) -> None:
 
 
 @compiled_for
-def _compiled(name: str, found: Traced, axis: str | None) -> Any:
+def _compiled(name: str, found: Traced, axis: str | None, takes_columns: bool) -> Any:
     integers = sum(operand.role is roles.Integer for operand in found.program.operands)
 
     def declared(*operands: Any) -> Any:
@@ -143,6 +147,8 @@ def _compiled(name: str, found: Traced, axis: str | None) -> Any:
             else:
                 arrays.extend(as_arrays(value))
         arrays = _settled(arrays)
+        if takes_columns:
+            arrays = [*as_per_row(found.form, tuple(arrays))]
         params = check_operands(name, found.form, [spec_of(array) for array in arrays], found.texts)
         results = call(PROGRAM, arrays, params, axis)
         return results if found.returns_several else results[0]

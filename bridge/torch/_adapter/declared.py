@@ -14,7 +14,7 @@ import torch
 from bridge._private.torch import constant_to_dynamo
 from bridge.lang.tracing import HasDeclaration
 from bridge.ops import PROGRAM, ProgramParams, Role
-from bridge.ops.form import check_operands
+from bridge.ops.form import as_per_row, check_operands
 from bridge.ops.integers import check_integer_array
 from bridge.ops.traced import Traced, function_of, traced
 from bridge.torch._adapter.autograd import call, native_kernel, plan_of
@@ -57,6 +57,7 @@ class DeclaredEntry:
     def __init__(self, op: HasDeclaration, name: str = "") -> None:
         self.declaration = declaration = op.declaration
         self.name = name or declaration.name
+        self._takes_columns = getattr(op, "takes_columns", False)
         # The key is the identity of the values, because 0.0 == -0.0 and 1 == True. An entry holds
         # the values themselves, so that no other object gets their ids; their kernel; and a flag:
         # the op returns a tuple.
@@ -99,6 +100,8 @@ class DeclaredEntry:
             return composed
         found, used = self.resolve(operands, *map(fixed, values))
         present = tuple([operand for operand in used if operand is not None])
+        if self._takes_columns and all([isinstance(each, torch.Tensor) for each in present]):
+            present = as_per_row(found.form, present)
         if not torch.compiler.is_compiling():
             tried = kernel
             # The kind of result may depend on which operands are present; the key lacks that.
