@@ -32,7 +32,18 @@ if TYPE_CHECKING:
     from bridge.declared import op
     from bridge.exchange import to_jax, to_torch
     from bridge.generated import wait
-    from bridge.lang.roles import Full, Halves, Mask, Pairs, PerRow, Quantized, Row, Scale, Table
+    from bridge.lang.roles import (
+        Full,
+        Halves,
+        Mask,
+        Pairs,
+        PerBlock,
+        PerRow,
+        Quantized,
+        Row,
+        Scale,
+        Table,
+    )
 
 # The module of each name that is loaded when it is asked for.
 _MODULES = {
@@ -42,7 +53,19 @@ _MODULES = {
     "op": "bridge.declared",
     "wait": "bridge.generated",
     **dict.fromkeys(
-        ("Full", "Halves", "Mask", "Pairs", "PerRow", "Quantized", "Row", "Scale", "Table"),
+        (
+            "Full",
+            "Halves",
+            "Mask",
+            "Pairs",
+            "PerBlock",
+            "PerBlock",
+            "PerRow",
+            "Quantized",
+            "Row",
+            "Scale",
+            "Table",
+        ),
         "bridge.lang.roles",
     ),
     **dict.fromkeys(("to_jax", "to_torch"), "bridge.exchange"),
@@ -54,6 +77,7 @@ __all__ = [
     "Halves",
     "Mask",
     "Pairs",
+    "PerBlock",
     "PerRow",
     "Quantization",
     "Quantized",

@@ -77,6 +77,10 @@ __attribute__((always_inline)) constexpr bool is_reduction(int32_t operation) {{
 {reductions}
 }}
 
+__attribute__((always_inline)) constexpr bool is_block_reduction(int32_t operation) {{
+{blocks}
+}}
+
 // Returns true for a store, a column sum or a reduction: no section repeats it.
 __attribute__((always_inline)) constexpr bool has_effect(int32_t operation) {{
 {effects}
@@ -204,6 +208,7 @@ def files() -> dict[str, str]:
             arities=joined(_arities()),
             long=_is_one_of(each.name for each in INSTRUCTIONS if each.cost.takes_long),
             reductions=at(Place.REDUCTION),
+            blocks=at(Place.BLOCK),
             effects=at(Place.STORE, Place.REDUCTION),
         ),
         "elementwise.h": _ELEMENTWISE.format(

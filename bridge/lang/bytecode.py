@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bridge.lang import roles
-from bridge.lang.instructions import INTEGER, NUMBERS, REDUCTIONS
+from bridge.lang.instructions import BLOCK_REDUCTIONS, INTEGER, NUMBERS, REDUCTIONS
 from bridge.lang.limits import (
     MOST_INSTRUCTIONS,
     MOST_PHASES,
@@ -94,7 +94,8 @@ class _Lowered:
             operation = scalar.name
         if operation.startswith("round_") and self.nodes[inputs[0]].operation == operation:
             return inputs[0]
-        static = node.static if operation == "constant" else None
+        is_kept = operation == "constant" or operation in BLOCK_REDUCTIONS
+        static = node.static if is_kept else None
         return self._add(operation, inputs, static, node.axes, node.dtype)
 
 
@@ -273,6 +274,8 @@ class Writer:
                 instruction.extra = self.constants[threshold]
             else:
                 instruction.reads = [("tile", i) for i in node.inputs]
+            if node.operation in BLOCK_REDUCTIONS:
+                instruction.extra = node.static
             self.tiles[phase].instructions.append(instruction)
             self._emitted.add(value)
 

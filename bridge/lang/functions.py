@@ -13,6 +13,7 @@ from bridge.lang.errors import refuse
 from bridge.lang.program import COLUMNS, FULL
 from bridge.lang.refusals import Unusable
 from bridge.lang.returned import check_dtype, column_sum, halves, like, pairs, stored
+from bridge.lang.roles import BLOCKS
 from bridge.lang.values import Value, Visible, builder_of
 
 __all__ = [
@@ -20,6 +21,8 @@ __all__ = [
     "argmax",
     "argmin",
     "binade",
+    "block_max",
+    "block_sum",
     "clip",
     "column",
     "column_sum",
@@ -260,6 +263,41 @@ def max(x: Any) -> Value:
     The gradient goes to one place, the first of the largest numbers.
     """
     return apply("max", x)
+
+
+def block_max(x: Any, n: int) -> Value:
+    """The largest number of each block of n columns, NaN if one is NaN; n is 16, 32, 64 or 128.
+
+    n divides the columns of a row. Beside values of whole rows, the number of a block stands in
+    each of its columns; a result of such numbers is a `PerBlock[n]`. Hidden columns do not count.
+    The gradient goes to one place, the first of the largest numbers.
+    """
+    return apply("block_max", x, static=_block("block_max", n))
+
+
+def block_sum(x: Any, n: int) -> Value:
+    """The sum of each block of n columns, with the bits of `sum` of a row of n columns.
+
+    n is 16, 32, 64 or 128 and divides the columns of a row; see `block_max` for the result.
+    """
+    return apply("block_sum", x, static=_block("block_sum", n))
+
+
+def block_argmax(x: Any, n: int) -> Value:
+    """The column of each block's largest number, the first on ties: for derivatives."""
+    return apply("block_argmax", x, static=n)
+
+
+def in_first_columns(x: Value, n: int) -> Value:
+    """x in the first column of each block of n columns, -0.0 in the others."""
+    return where(column() == block_argmax(0.0, n), x, -0.0)
+
+
+def _block(function: str, n: Any) -> int:
+    if isinstance(n, bool) or n not in BLOCKS:
+        expected = ", ".join(map(str, BLOCKS))
+        raise refuse(f"{function} has no blocks of {n!r} columns: one of {expected}")
+    return int(n)
 
 
 @_along_the_row

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bridge.lang.operations import SCALARS
-from bridge.lang.scalar import MEMORY, RANDOM, SHORT, Cost, Scalar
+from bridge.lang.scalar import MEMORY, RANDOM, ROOT, SHORT, Cost, Scalar
 
 
 class Place(Enum):
@@ -20,6 +20,10 @@ class Place(Enum):
     ROW = "Row sections."
     TILE = "Tile sections."
     STORE = "Tile sections, where an instruction has an effect."
+    BLOCK = (
+        "Tile sections. Reductions of tile register a in each block of `extra` columns, 16, 32, 64 "
+        "or 128; each column of the block gets the result."
+    )
     REDUCTION = (
         "Reductions of tile register a into row register `to`; `extra` is the index of the "
         "reduction."
@@ -81,6 +85,9 @@ OTHERS: tuple[Other, ...] = (
     Other("sum", Place.REDUCTION),
     Other("max", Place.REDUCTION),
     Other("argmax", Place.REDUCTION, note="into an integer row register"),
+    Other("block_sum", Place.BLOCK, ROOT),
+    Other("block_max", Place.BLOCK, ROOT),
+    Other("block_argmax", Place.BLOCK, ROOT, note="into an integer tile register"),
 )
 INSTRUCTIONS: tuple[Scalar | Other, ...] = (*SCALARS, *OTHERS)
 BY_NAME = {each.name: each for each in INSTRUCTIONS}
@@ -91,6 +98,7 @@ INTEGER = frozenset(
     each.name.removeprefix("integer_") for each in OTHERS if each.place is Place.ANY
 ) - {"float"}
 REDUCTIONS = frozenset(each.name for each in OTHERS if each.place is Place.REDUCTION)
+BLOCK_REDUCTIONS = frozenset(each.name for each in OTHERS if each.place is Place.BLOCK)
 
 
 def cost_of(instruction: str) -> Cost:

@@ -23,7 +23,7 @@ from bridge.lang.dtypes import DTYPES, LARGEST, OF_16_BITS
 from bridge.lang.gelu_reference import gelu_derivative
 from bridge.lang.scalar import COARSE, CONVERSION, FUNCTION, ROOT, SHORT, Cost, Halves, Scalar
 
-VERSION = 13  # of programs, as text and as bytecode: docs/architecture.md says when it rises
+VERSION = 14  # of programs, as text and as bytecode: docs/architecture.md says when it rises
 OLDEST_BYTECODE = 11  # the first version with today's numbers of instructions
 
 _GELU = {"tanh": "gelu_tanh", "none": "gelu_erf", "sigmoid": "gelu_sigmoid"}

@@ -23,6 +23,7 @@ AXES = {
     roles.PerRow: ROWS,
     roles.PerRowOfIntegers: ROWS,
     roles.Quantized: FULL,
+    **dict.fromkeys(roles.OF_BLOCKS.values(), FULL),  # the same number in all columns of a block
     roles.Scale: ROWS,
     roles.Table: FULL,
     roles.Mask: FULL,
@@ -32,6 +33,9 @@ AXES = {
 }
 
 REDUCTIONS = frozenset({"sum", "max", "argmax", "logsumexp", "logsumexp_rest"})
+# Reductions of each block of columns; their static parameter is the number of columns of a block.
+# The value has the block's number in each of its columns.
+BLOCK_REDUCTIONS = frozenset({"block_sum", "block_max", "block_argmax"})
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,29 @@ def constant_of(node: Node) -> Any:
     return float.fromhex(node.static.partition(" ")[0])
 
 
+def blocks_of(operands: Sequence[Operand], nodes: Sequence[Node]) -> list[int]:
+    """Returns, for each node with one number for each block, the columns of a block; else 0."""
+    found: list[int] = []
+    for node in nodes:
+        if node.operation in BLOCK_REDUCTIONS:
+            found.append(0 if node.operation == "block_argmax" else node.static)
+        elif node.operation == "operand":
+            found.append(getattr(operands[node.static[0]].role, "block", 0))
+        elif not node.axes & COLUMNS:
+            found.append(0)
+        else:
+            wide = {found[i] for i in node.inputs if nodes[i].axes & COLUMNS}
+            found.append(wide.pop() if len(wide) == 1 else 0)
+    return found
+
+
+def largest_block(program: Program) -> int:
+    """Returns the most columns of a block in a program, 0 without blocks: they divide a row."""
+    arrays = [*program.operands, *program.results]
+    of_nodes = [n.static for n in program.nodes if n.operation in BLOCK_REDUCTIONS]
+    return max([0, *of_nodes, *(getattr(each.role, "block", 0) for each in arrays)])
+
+
 def is_parameter(node: Node) -> bool:
     """True for a constant with a name: other calls of the same program may have another number."""
     return node.operation == "constant" and node.dtype == "float" and " " in node.static
@@ -106,11 +133,11 @@ class Result:
     """An array that a program returns.
 
     Attributes:
-      role: Full, PerRow, Row (the sum over the rows), Table (the sum over the dimensions along
-        which the table was repeated), Halves or Pairs.
+      role: Full, PerRow, PerBlock, Row (the sum over the rows), Table (the sum over the dimensions
+        along which the table was repeated), Halves or Pairs.
       nodes: its node, two for Halves and Pairs.
       like: the position of the operand whose dtype it has; -1: Full, Halves and Pairs have the
-        promoted dtype of all floating operands, Row and PerRow the arithmetic type.
+        promoted dtype of all floating operands, the others the arithmetic type.
       name: used in errors and in print.
       dtype: its dtype, if it does not follow from `like` and the role; else "".
     """

@@ -10,7 +10,7 @@ import numpy as np
 
 from bridge.lang import philox, roles
 from bridge.lang.operations import scalar_of
-from bridge.lang.program import REDUCTIONS, Node, Program, Result, constant_of
+from bridge.lang.program import BLOCK_REDUCTIONS, REDUCTIONS, Node, Program, Result, constant_of
 
 Array = Any
 
@@ -46,6 +46,9 @@ _OTHERS: dict[str, Callable[..., Array]] = {
     "argmax": _argmax,
     "logsumexp": _logsumexp,
     "logsumexp_rest": _logsumexp_rest,
+    "block_sum": lambda x: np.sum(x, axis=-1, keepdims=True),
+    "block_max": lambda x: np.max(x, axis=-1, keepdims=True),
+    "block_argmax": _argmax,
     "stop_gradient": np.positive,
     "straight_through": lambda near, x: near,
 }
@@ -103,6 +106,8 @@ def evaluate(
                 values.append(inputs[1] + held.setdefault(len(values), inputs[0] - inputs[1]))
             elif node.operation == "stop_gradient" and held is not None:
                 values.append(held.setdefault(len(values), inputs[0]))
+            elif node.operation in BLOCK_REDUCTIONS:
+                values.append(_of_blocks(node, inputs[0], (rows, columns)))
             elif node.operation in REDUCTIONS:
                 whole = np.broadcast_to(inputs[0], (rows, columns))
                 values.append(formula_of(node)(whole, *inputs[1:]))
@@ -112,6 +117,15 @@ def evaluate(
             _stored(result, [np.asarray(values[i]) for i in result.nodes], space, operands)
             for result in program.results
         )
+
+
+def _of_blocks(node: Node, x: Array, shape: tuple[int, int]) -> Array:
+    rows, columns = shape
+    blocks = np.broadcast_to(x, shape).reshape(rows, columns // node.static, node.static)
+    found = formula_of(node)(blocks)
+    if node.operation == "block_argmax":
+        found = found + np.arange(0, columns, node.static)[:, None]
+    return np.broadcast_to(found, blocks.shape).reshape(shape)
 
 
 def _space(program: Program, operands: Sequence[Array]) -> tuple[int, ...]:
@@ -135,6 +149,9 @@ def _loaded(
     array = array.astype({"float": np.float64, "bool": bool, "int": np.int64}[dtype])
     if role in (roles.Full, roles.Quantized):
         return [array.reshape(rows, columns)]
+    if issubclass(role, roles.PerBlock):
+        numbers = array.reshape(rows, columns // role.block)
+        return [np.repeat(numbers, role.block, axis=1)]
     if role is roles.Row:
         return [array.reshape(1, columns)]
     if role in (roles.Table, roles.Mask):
@@ -166,6 +183,9 @@ def _stored(
         return np.concatenate(whole, axis=1).reshape(*space[:-1], 2 * columns)
     if result.role is roles.Pairs:
         return np.stack(whole, axis=-1).reshape(*space[:-1], 2 * columns)
+    if issubclass(result.role, roles.PerBlock):
+        n = result.role.block
+        return whole[0][:, ::n].reshape(*space[:-1], columns // n)
     full = whole[0].reshape(space)
     if result.role is not roles.Table:
         return full

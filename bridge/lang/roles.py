@@ -63,6 +63,44 @@ class PerRowOfIntegers(PerRow):
     integer = True
 
 
+class PerBlock(Annotation):
+    """One number for each block of n columns: `[*rows, d / n]`, as `PerBlock[32]`.
+
+    n is 16, 32, 64 or 128. The dtype is a floating or an 8-bit one; 8 bits have no gradient.
+    """
+
+    block = 0
+
+    def __class_getitem__(cls, n: int) -> type[PerBlock]:
+        if n not in OF_BLOCKS:
+            raise TypeError(f"bridge.PerBlock[{n!r}]: n is one of {', '.join(map(str, BLOCKS))}")
+        return OF_BLOCKS[n]
+
+
+class PerBlock16(PerBlock):
+    """One number for each block of 16 columns."""
+
+    block = 16
+
+
+class PerBlock32(PerBlock):
+    """One number for each block of 32 columns."""
+
+    block = 32
+
+
+class PerBlock64(PerBlock):
+    """One number for each block of 64 columns."""
+
+    block = 64
+
+
+class PerBlock128(PerBlock):
+    """One number for each block of 128 columns."""
+
+    block = 128
+
+
 class Table(Annotation):
     """Floating numbers that broadcast against the space from the right, read without a copy."""
 
@@ -93,6 +131,10 @@ class Integer(Annotation):
     integer = True
 
 
+OF_BLOCKS: dict[int, type[PerBlock]] = {
+    role.block: role for role in (PerBlock16, PerBlock32, PerBlock64, PerBlock128)
+}
+BLOCKS = tuple(OF_BLOCKS)  # the numbers of columns that a block may have
 DOUBLE = (Halves, Pairs)  # two Fulls in one array
 # Roles with a number at every place: the first operand's shape gives the space.
 SPACIOUS = (Full, Quantized, *DOUBLE)
@@ -107,6 +149,7 @@ NAMES = {
     Halves: "halves",
     Integer: "integer",
     Pairs: "pairs",
+    **{role: f"per_block_{n}" for n, role in OF_BLOCKS.items()},
 }
 NUMBERS = {name: number for number, name in enumerate(NAMES.values())}
 # The kernels see the shape of an array and its dtype, which tell these roles from no other.

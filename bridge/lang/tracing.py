@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from bridge.lang import roles
 from bridge.lang.errors import DeclarationError
 from bridge.lang.limits import check_arrays
-from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, pruned
+from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, blocks_of, pruned
 from bridge.lang.refusals import Unusable
 from bridge.lang.returned import ColumnSum, HalvesValue, Typed
 from bridge.lang.values import Builder, Value, Visible, shown, while_active
@@ -149,8 +149,9 @@ def declared(
             if parameter.kind is not parameter.KEYWORD_ONLY:
                 raise DeclarationError(
                     f"{where}: parameter {name} has {_shown(parameter.annotation)}, expected "
-                    "bridge.Full, Row, PerRow, PerRow[int], Table, Mask, Halves, Pairs or "
-                    "bridge.lang.Integer; static parameters, such as an eps, come after a *"
+                    "bridge.Full, Row, PerRow, PerRow[int], PerBlock[32], Table, Mask, Halves, "
+                    "Pairs or bridge.lang.Integer; static parameters, such as an eps, come after "
+                    "a *"
                 )
             if name in _TAKEN:
                 raise DeclarationError(
@@ -244,6 +245,13 @@ def trace(declaration: Declaration, present: Sequence[bool], static: Mapping[str
     ]
     if not results:
         raise DeclarationError(f"{where}: no result")
+    blocks = blocks_of(operands, builder.nodes)
+    results = [
+        dataclasses.replace(result, role=roles.OF_BLOCKS[blocks[result.nodes[0]]])
+        if result.role is roles.Full and blocks[result.nodes[0]]
+        else result
+        for result in results
+    ]
     named = [(name, v.number) for name, v in variables.items() if isinstance(v, Value)]
     for name in declaration.keep:
         # A variable that is not set on this path, or is a number or None, needs no residual.

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from bridge.lang.errors import DeclarationError, refuse
-from bridge.lang.program import COLUMNS, FULL, REDUCTIONS, ROWS, Node, constant_of
+from bridge.lang.program import (
+    BLOCK_REDUCTIONS,
+    COLUMNS,
+    FULL,
+    REDUCTIONS,
+    ROWS,
+    Node,
+    constant_of,
+)
 from bridge.lang.refusals import NoNumber, Unusable
 
 COMPARISONS = frozenset({"lt", "le", "eq", "ne"})
@@ -100,8 +108,8 @@ class Builder:
         A reduction leaves out hidden columns. Other results are hidden where an input is.
         """
         values = [self.value(x) for x in inputs]
-        if operation in REDUCTIONS:
-            neutral = -0.0 if operation == "sum" else -math.inf
+        if operation in REDUCTIONS or operation in BLOCK_REDUCTIONS:
+            neutral = -0.0 if operation.endswith("sum") else -math.inf
             return self._apply(operation, [shown(x, neutral) for x in values], static)
         extents = {x.extent.number: x.extent for x in values if isinstance(x, Visible)}
         result = self._apply(operation, values, static)
@@ -132,6 +140,10 @@ class Builder:
         if operation in REDUCTIONS:
             kind = "int" if operation == "argmax" else "float"
             return self.node(operation, _numbers(values), static, axes=ROWS, dtype=kind)
+        if operation in BLOCK_REDUCTIONS:
+            kind = "int" if operation == "block_argmax" else "float"
+            axes = values[0].axes | COLUMNS
+            return self.node(operation, _numbers(values), static, axes=axes, dtype=kind)
         return _simplified(self, operation, values, static, "float")
 
     def floating(self, value: Value) -> Value:

@@ -25,6 +25,10 @@ class Role(enum.Enum):
     ROW = "row"  # [*batch, d]: one vector for all rows of a batch
     TABLE = "table"  # floats of any shape that broadcasts to FULL from the right
     MASK = "mask"  # truth values of any such shape
+    PER_BLOCK_16 = "per_block_16"  # one number for each 16 columns [*batch, *rows, d / 16]
+    PER_BLOCK_32 = "per_block_32"
+    PER_BLOCK_64 = "per_block_64"
+    PER_BLOCK_128 = "per_block_128"
     INTEGER = "integer"  # int64 [*batch], or uint32 [*batch, 2], the low word first
 
     @property
@@ -43,9 +47,14 @@ class Role(enum.Enum):
         return self in (Role.HALVES, Role.PAIRS)
 
     @property
+    def block(self) -> int:
+        """The columns that share a number; 0 for roles without blocks."""
+        return int(self.value.removeprefix("per_block_")) if "block" in self.value else 0
+
+    @property
     def has_all_rows(self) -> bool:
         """True if an array has all dimensions of the space, except perhaps the columns."""
-        return self.fills_space or self in (Role.PER_ROW, Role.LABEL)
+        return self.fills_space or self.block > 0 or self in (Role.PER_ROW, Role.LABEL)
 
     @property
     def broadcasts(self) -> bool:
@@ -72,6 +81,8 @@ def shape_in(role: Role, space: tuple[int, ...], batch_ndim: int) -> tuple[int, 
         return (*space[:batch_ndim], *space[-1:]) if space else (1,)
     if role.is_double:
         return (*space[:-1], 2 * space[-1])
+    if role.block:
+        return (*space[:-1], space[-1] // role.block)
     if role.broadcasts:
         raise ValueError(f"a {role.value} has a shape of its own")
     return space[:batch_ndim] if role is Role.INTEGER else space[:-1]

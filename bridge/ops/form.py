@@ -8,7 +8,7 @@ from typing import Any
 
 from bridge.lang import codes, roles
 from bridge.lang.dtypes import FLOATING, INTEGERS, OF_8_BITS, OF_MASKS, promote
-from bridge.lang.program import Program
+from bridge.lang.program import Program, largest_block
 from bridge.ops.definition import Role, Spec, shape_in, space_of
 from bridge.ops.program_params import ROLES, ProgramParams
 
@@ -22,6 +22,7 @@ class Form:
       fills_space: for each result, True if it has a number at every place of the space.
       like: for each result, the operand whose dtype it has; -1: the dtype follows from its role.
       fixed: for each result, its dtype if the program names it, or "".
+      block: the most columns of a block, 0 without blocks.
       takes_number: True if the first operand may be 0-dimensional.
     """
 
@@ -31,6 +32,7 @@ class Form:
     fills_space: tuple[bool, ...]
     like: tuple[int, ...]
     fixed: tuple[str, ...]
+    block: int
     takes_number: bool
 
     @classmethod
@@ -43,6 +45,7 @@ class Form:
             tuple(ROLES[result.role].fills_space for result in program.results),
             tuple(result.like for result in program.results),
             tuple(result.dtype for result in program.results),
+            largest_block(program),
             {each.role for each in operands} | {each.role for each in program.results}
             <= {roles.Full, roles.Table, roles.Mask, roles.Integer}
             and not codes.tells_columns_apart(program),
@@ -55,7 +58,7 @@ def dtypes_of_role(role: type[roles.Annotation]) -> tuple[str, ...]:
         return OF_MASKS
     if role is roles.Quantized:
         return OF_8_BITS
-    if role is roles.Scale:
+    if role is roles.Scale or issubclass(role, roles.PerBlock):
         return (*FLOATING, *OF_8_BITS)
     return INTEGERS if role.integer else FLOATING
 
@@ -130,6 +133,12 @@ def check_shapes(function: str, form: Form, specs: Sequence[Spec]) -> None:
             "the last dimension"
         )
     space = space_of(first.shape, form.roles[0])
+    if form.block and space[-1] % form.block:
+        raise ValueError(
+            f"{function}: {form.names[0]} has shape {list(first.shape)}, expected "
+            f"{'twice ' if form.roles[0].is_double else ''}a multiple of {form.block} in the last "
+            "dimension, the columns of a block"
+        )
     for name, role, spec in zip(form.names, form.roles, specs, strict=True):
         if role is Role.INTEGER:  # checked when it was converted
             continue

@@ -16,7 +16,7 @@ from bridge.generated import asked_for
 from bridge.lang import codes, roles
 from bridge.lang.bytecode import words_of
 from bridge.lang.limits import MOST_OPERANDS, MOST_RESULTS
-from bridge.lang.program import Program
+from bridge.lang.program import Program, largest_block
 from bridge.lang.reference import evaluate
 from bridge.ops import program_derivatives
 from bridge.ops.column_sums import column_sums_workspace_bytes
@@ -138,6 +138,8 @@ class RunProgram(Op[ProgramParams]):
         coded = codes.parse(params.code)
         if coded.columns or not codes.tells_columns_apart(coded.program):
             return None
+        if largest_block(coded.program):
+            return None  # a part of the columns may cut a block
         stages = codes.reductions(params.code, are_wanted(params.dtypes))
         kinds = [kind for stage in stages for kind in stage]
         # Columns are exchanged as floating numbers.

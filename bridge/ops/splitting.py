@@ -119,7 +119,7 @@ def dims_of(role: Role, shape: Sequence[int], split: AnySplit, batch_ndim: int) 
     if role.fills_space:
         return list(range(ndim))
     if role.has_all_rows:
-        return list(range(ndim - 1))
+        return [*range(ndim - 1), *[None] * bool(role.block)]
     if role is Role.ROW:
         return [*range(batch_ndim), ndim - 1]
     if role is Role.INTEGER:

@@ -10,14 +10,15 @@
 namespace bridge::interpreter {
 
 // Returns the position (elements from the row's start) of column `col` of half `half`, for rows of
-// `cols` columns. `pairs`: the two halves alternate.
-BRIDGE_HD int64_t element_of(bool pairs, int64_t col_stride, int64_t cols, int32_t half,
+// `cols` columns. `pairs`: as in bridge_program_array.
+BRIDGE_HD int64_t element_of(int32_t pairs, int64_t col_stride, int64_t cols, int32_t half,
                              int64_t col) {
-  return pairs ? half * (col_stride / 2) + col * col_stride : (half * cols + col) * col_stride;
+  if (pairs > 1) return static_cast<int64_t>(static_cast<uint64_t>(col) / pairs) * col_stride;
+  return pairs != 0 ? half * (col_stride / 2) + col * col_stride : (half * cols + col) * col_stride;
 }
 BRIDGE_HD int64_t element_of(const bridge_program_array& array, int64_t cols, int32_t half,
                              int64_t col) {
-  return element_of(array.pairs != 0, array.col_stride, cols, half, col);
+  return element_of(array.pairs, array.col_stride, cols, half, col);
 }
 
 template <class Integer>

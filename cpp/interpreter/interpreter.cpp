@@ -189,7 +189,7 @@ void run_nodes(const MachineTable& machine, const View& view, const bridge_progr
 
 // Returns true if the elements of a result fill its memory, in any order of its dimensions.
 bool is_dense(const bridge_program_array& array, const bridge_program& call, int64_t cols) {
-  const int64_t stride = array.pairs ? array.col_stride / 2 : array.col_stride;
+  const int64_t stride = array.pairs == 1 ? array.col_stride / 2 : array.col_stride;
   int64_t last = (cols - 1) * stride, elements = cols;
   for (int32_t d = 0; d < call.dims; ++d) {
     if (array.stride[d] < 0) return false;

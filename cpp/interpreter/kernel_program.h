@@ -56,6 +56,7 @@ struct KernelProgram {
   int32_t indices_at;         // index among these
   int32_t threads;            // of a block
   int32_t team;               // threads that share a row: a warp, or the block
+  int32_t has_blocks;         // threads exchange numbers of blocks of columns
   // The columns of a thread in a chunk, less the thread's index in its team, in the order of
   // addition in the tree of row_sum_tree.h.
   int32_t leaves;

@@ -7,6 +7,7 @@
 #include "cpu/tile.h"
 #include "interpreter/machine_memory.h"
 #include "interpreter/register_loops.h"
+#include "tiles/blocks.h"
 #include "tiles/column_parts.h"
 #include "tiles/column_stack.h"
 #include "tiles/draws.h"
@@ -234,7 +235,31 @@ class Machine {
     for (int64_t i = 0; i < count_; ++i) access(data + i * stride * bytes, i * width_, width_);
   }
 
+  // Loads the number of each block to all of its columns.
+  void load_blocks(const bridge_program_array& array, int64_t col, Real* to) const {
+    const int64_t block = array.pairs, some = width_ / block;
+    const int64_t step = here_.row_stride(array) * element_bytes(array.dtype);
+    const char* from = here_.data(array, element_of(array, call_.cols, 0, col));
+    alignas(64) Real numbers[kWidth / kLeastBlock];
+    for (int64_t i = 0; i < count_; ++i, from += step) {
+      load_strided(array.dtype, from, array.col_stride, numbers, some);
+      for (int64_t b = 0; b < some; ++b) fill(to + i * width_ + b * block, block, numbers[b]);
+    }
+    pad(to, count_ * width_);
+  }
+  void store_blocks(const bridge_program_array& array, int64_t col, const Real* from) const {
+    const int64_t block = array.pairs, some = width_ / block;
+    const int64_t step = here_.row_stride(array) * element_bytes(array.dtype);
+    char* to = here_.data(array, element_of(array, call_.cols, 0, col));
+    alignas(64) Real numbers[kWidth / kLeastBlock];
+    for (int64_t i = 0; i < count_; ++i, to += step) {
+      for (int64_t b = 0; b < some; ++b) numbers[b] = from[i * width_ + b * block];
+      store_strided(array.dtype, to, array.col_stride, numbers, some);
+    }
+  }
+
   void load(const bridge_program_array& array, int64_t col, int32_t half, Real* to) const {
+    if (array.pairs > 1) return load_blocks(array, col, to);
     if (count_ > 1 && here_.row_stride(array) == 0) {  // the same for all rows: read once
       load_strided(array.dtype, here_.data(array, element_of(array, call_.cols, half, col)),
                    array.col_stride, to, width_);
@@ -270,6 +295,7 @@ class Machine {
       case kStore: {
         const bridge_program_array& array = call_.result[in.a];
         const Real* from = tile(in.b);
+        if (array.pairs > 1) return store_blocks(array, col, from);
         return for_runs(array, col, in.c, [&](char* to, int64_t at, int64_t elements) {
           store_strided(array.dtype, to, array.col_stride, from + at, elements);
         });
@@ -284,6 +310,10 @@ class Machine {
         }
         return;
       }
+      case kBlockSum:
+      case kBlockMax:
+      case kBlockArgmax:
+        return reduce_blocks(in, operation, col);
       case kSum:
       case kMax:
       case kArgmax:
@@ -319,6 +349,19 @@ class Machine {
     for (int64_t i = 0; i < count_; ++i)
       integer_row(in.to)[i] = place_of_largest(x + i * cols, cols);
     pad(integer_row(in.to), count_);
+  }
+
+  void reduce_blocks(const Instruction& in, int32_t operation, int64_t col) const {
+    const int64_t count = count_ * width_;
+    with_block(in.extra, [&](auto block) {
+      constexpr int kBlock = block;
+      if (operation == kBlockSum) return add_blocks<kBlock>(tile(in.a), tile(in.to), count);
+      if (operation == kBlockMax)
+        return take_largest_of_blocks<kBlock>(tile(in.a), tile(in.to), count);
+      find_largest_of_blocks<kBlock>(tile(in.a), integer_tile(in.to), count, col, width_);
+    });
+    if (operation == kBlockArgmax) return pad(integer_tile(in.to), count);
+    pad(tile(in.to), count);
   }
 
   void keep(const Instruction& in, int64_t col) {

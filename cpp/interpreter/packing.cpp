@@ -21,7 +21,11 @@ class Packer {
   bool run() {
     describe_space();
     for (program_.threads = kProgramThreads; program_.threads >= kWarp; program_.threads /= 2) {
-      program_.team = call_.cols <= kWarpCols ? kWarp : program_.threads;
+      if (program_.threads < view_.block) return false;
+      // Threads exchange the numbers of a block, so all threads of a block of threads have one row.
+      const bool is_warp = call_.cols <= kWarpCols && view_.block == 0;
+      program_.team = is_warp ? kWarp : program_.threads;
+      program_.has_blocks = view_.block > 0 ? 1 : 0;
       cut_chunk();
       write_code();
       const int64_t bytes = sizeof(int64_t) +
@@ -186,6 +190,11 @@ class Packer {
         break;
       case kAddColumns:
         packed.a = column_sums_before(in.a), packed.b = in.b;
+        break;
+      case kBlockSum:
+      case kBlockMax:
+      case kBlockArgmax:
+        packed.to = in.to, packed.a = in.a, packed.extra = in.extra;
         break;
       default: {
         packed.to = operation == kArgmax ? integer_row_register(in.to) : row_register(in.to);

@@ -99,7 +99,9 @@ class ProgramThread {
         const int32_t below = depth_;
         for (leaf_ = 0; leaf_ < leaves; ++leaf_) {
           col_ = chunk * kSumChunk + program_.leaf_column[leaf_] + in_team_;
-          if (!is_tile || col_ < program_.cols) {
+          is_in_ = !is_tile || col_ < program_.cols;
+          // Threads without a column take part in the exchanges of blocks.
+          if (is_in_ || program_.has_blocks != 0) {
             for (int32_t i = next; i < end; ++i) run_instruction(instruction(i));
           } else {
             for (int32_t i = end; i < last; ++i) pass_over(instruction(i));
@@ -184,7 +186,7 @@ class ProgramThread {
     Place place{};
     place.array.data = reinterpret_cast<void*>(wide(at));
     place.array.dtype = static_cast<int32_t>(params_.words[at + 2]);
-    const bool pairs = params_.words[at + 3] != 0;
+    const auto pairs = static_cast<int32_t>(params_.words[at + 3]);
     place.index = element_of(pairs, wide(at + 4), program_.cols, static_cast<int32_t>(half), col);
     for (int32_t d = 0; d < program_.dims; ++d) {
       place.index += integer(static_cast<uint32_t>(program_.indices_at + d)) * wide(at + 6 + 2 * d);
@@ -238,6 +240,48 @@ class ProgramThread {
     if (order < before || (order == before && col_ >= integer(in.c))) return;
     real(in.extra) = x;
     integer(in.c) = col_;
+  }
+
+  // ---- Blocks of columns: adjacent threads have adjacent columns. ----
+
+  // Returns the combination of the numbers of this thread's block, in the order of a row of as many
+  // columns (row_sum_tree.h).
+  template <class T, class Combine>
+  BRIDGE_DEVICE T combined(T own, int columns, const Combine& combine) const {
+    T* const shared = reinterpret_cast<T*>(exchanged_);
+    const int place = in_team_ % columns;
+    simt::sync();  // the previous exchange has been read
+    shared[in_team_] = own;
+    simt::sync();
+    for (int half = columns / 2; half > 0; half /= 2) {
+      if (place < half) shared[in_team_] = combine(shared[in_team_], shared[in_team_ + half]);
+      simt::sync();
+    }
+    return shared[in_team_ - place];
+  }
+  BRIDGE_DEVICE void reduce_block(const Packed& in) {
+    const int columns = static_cast<int>(in.extra);
+    const Real own = real(in.a);
+    if (static_cast<int32_t>(in.operation) == kBlockSum) {
+      real(in.to) = combined(own, columns, [](Real a, Real b) { return a + b; });
+      return;
+    }
+    const bool is_place = static_cast<int32_t>(in.operation) == kBlockArgmax;
+    // Zeros of both signs are equal in the search for a place.
+    const auto order = order_of(is_place && own == 0 ? Real(0) : own);
+    const auto most = combined(order, columns, [](auto a, auto b) { return a > b ? a : b; });
+    if (is_place) {
+      const int64_t place = order == most ? col_ : INT64_MAX;
+      integer(in.to) = combined(place, columns, [](int64_t a, int64_t b) { return a < b ? a : b; });
+    } else {
+      real(in.to) = number_of<Real>(most);
+    }
+  }
+  // Returns true if this thread stores its number: one thread does for a block.
+  BRIDGE_DEVICE bool is_stored(uint32_t result) const {
+    const int32_t at = program_.results_at + static_cast<int32_t>(result) * program_.array_words;
+    const auto block = static_cast<int32_t>(params_.words[at + 3]);
+    return is_in_ && (block <= 1 || in_team_ % block == 0);
   }
 
   // ---- Instructions ----
@@ -303,10 +347,10 @@ class ProgramThread {
         if (in_team_ == 0) store(result(in.a, 0), real(in.b));
         break;
       case kLoad:
-        real(in.to) = load(operand(in.a, col_, in.b));
+        real(in.to) = is_in_ ? load(operand(in.a, col_, in.b)) : Real(0);
         break;
       case kLoadMask:
-        real(in.to) = truth<Real>(load_integer_at(operand(in.a, col_)) != 0);
+        real(in.to) = truth<Real>(is_in_ && load_integer_at(operand(in.a, col_)) != 0);
         break;
       case kColumn:
         integer(in.to) = col_;
@@ -315,19 +359,22 @@ class ProgramThread {
         real(in.to) = keep(in);
         break;
       case kStore:
-        store(result(in.a, col_, in.c), real(in.b));
+        if (is_stored(in.a)) store(result(in.a, col_, in.c), real(in.b));
         break;
       case kAddColumns:
-        add_column(in.a, real(in.b));
+        if (is_in_) add_column(in.a, real(in.b));
         break;
       case kSum:
-        push(in.extra, leaf_, real(in.a));
+        push(in.extra, leaf_, is_in_ ? real(in.a) : Real(-0.0));
         break;
       case kMax:
-        if (order_of(real(in.a)) > order_of(real(in.extra))) real(in.extra) = real(in.a);
+        if (is_in_ && order_of(real(in.a)) > order_of(real(in.extra))) real(in.extra) = real(in.a);
         break;
-      default:  // kArgmax
-        take_place(in);
+      case kArgmax:
+        if (is_in_) take_place(in);
+        break;
+      default:
+        reduce_block(in);
     }
   }
 
@@ -342,6 +389,7 @@ class ProgramThread {
   int32_t in_lane_ = 0;  // index of the current row in its leaf
   int64_t row_ = 0;
   int64_t col_ = 0;
+  bool is_in_ = true;  // the row has the column
   int32_t leaf_ = 0;   // index of the current element among the thread's in the chunk
   int32_t depth_ = 0;  // depth of the stacks
 };

@@ -75,8 +75,9 @@ class Comparison {
       : view_(view), words_(words), dtypes_(dtypes) {}
 
   // Runs a call of this shape in both ways; returns "" if all bits agree, otherwise a message.
-  std::string differs(const Shape& shape, const RunCall& reference, const RunCall& other) {
+  std::string differs(Shape shape, const RunCall& reference, const RunCall& other) {
     const Header& header = view_.header;
+    if (view_.block > 0) shape.cols = (shape.cols + view_.block - 1) / view_.block * view_.block;
     const auto count = static_cast<size_t>(header.operands + header.results);
     memory_.assign(count, {});
     arrays_.assign(count, {});
@@ -113,6 +114,12 @@ class Comparison {
                                           : view_.result_role(number - view_.header.operands);
   }
 
+  int32_t block_of(size_t i) const {
+    const auto number = static_cast<int32_t>(i);
+    return number < view_.header.operands ? view_.operand_block(number)
+                                          : view_.result_block(number - view_.header.operands);
+  }
+
   bool has_pairs(size_t i) const {
     const auto number = static_cast<int32_t>(i);
     return number < view_.header.operands ? view_.operand_has_pairs(number)
@@ -124,14 +131,18 @@ class Comparison {
     const bool is_result = static_cast<int32_t>(i) >= view_.header.operands;
     const bool has_rows = role != Role::row && role != Role::integer;
     const bool has_cols = role != Role::per_row && role != Role::label && role != Role::integer;
-    const int64_t cols = !has_cols ? 1 : role == Role::halves ? 2 * shape.cols : shape.cols;
+    const int32_t block = block_of(i);
+    const int64_t cols = !has_cols              ? 1
+                         : role == Role::halves ? 2 * shape.cols
+                         : block > 0            ? shape.cols / block
+                                                : shape.cols;
     // The columns of a column sum are adjacent.
     const bool is_apart = shape.is_strided && !(is_result && role == Role::row);
     const int64_t step = is_apart ? 3 : 1, rows = has_rows ? shape.rows : 1;
     bridge_program_array& array = arrays_[i];
     array.dtype = dtypes_[i];
-    array.pairs = has_pairs(i) ? 1 : 0;
-    array.col_stride = has_cols ? step * (1 + array.pairs) : 0;
+    array.pairs = has_pairs(i) ? 1 : block;
+    array.col_stride = has_cols ? step * (array.pairs == 1 ? 2 : 1) : 0;
     // Tables of strided calls are broadcast along the columns.
     if (role == Role::table && shape.is_strided) array.col_stride = 0;
     array.stride[1] = has_rows ? cols * step + (shape.is_strided ? 5 : 0) : 0;

@@ -8,7 +8,7 @@
 namespace bridge::interpreter {
 
 // Versions of the bytecode that this library reads; it has the last one.
-constexpr int32_t kOldestVersion = 11, kVersion = 13;
+constexpr int32_t kOldestVersion = 11, kVersion = 14;
 
 // The operation of an instruction.
 enum Operation : int32_t {
@@ -142,6 +142,12 @@ enum Operation : int32_t {
   kMax,
   // into an integer row register
   kArgmax,
+  // Tile sections. Reductions of tile register a in each block of `extra` columns, 16, 32, 64 or
+  // 128; each column of the block gets the result.
+  kBlockSum,
+  kBlockMax,
+  // into an integer tile register
+  kBlockArgmax,
 };
 
 // Returns how many registers an elementwise operation reads. Always inline, as is everything that
@@ -245,6 +251,17 @@ __attribute__((always_inline)) constexpr bool is_reduction(int32_t operation) {
     case kSum:
     case kMax:
     case kArgmax:
+      return true;
+    default:
+      return false;
+  }
+}
+
+__attribute__((always_inline)) constexpr bool is_block_reduction(int32_t operation) {
+  switch (operation) {
+    case kBlockSum:
+    case kBlockMax:
+    case kBlockArgmax:
       return true;
     default:
       return false;

@@ -90,7 +90,8 @@ class Checker {
     if (i < 0 || i >= view_.header.results) return fail("there is no such result");
     const Role own = view_.result_role(i);
     const bool halves = own == Role::halves;
-    if (own != role && !(halves && role == Role::full)) return fail("a result has another role");
+    const bool is_full = own == Role::full || own == Role::per_block || halves;
+    if (own != role && !(is_full && role == Role::full)) return fail("a result has another role");
     if (half < 0 || half > (halves ? 1 : 0)) return fail("a result has no such half");
     if (stored_[at(i)] >> half & 1) return fail("a result is stored twice");
     stored_[at(i)] |= 1 << half;
@@ -158,7 +159,7 @@ class Checker {
         if (in.a < 0 || in.a >= view_.header.operands) return fail("there is no such operand");
         const Role role = view_.operand_role(in.a);
         if (role != Role::full && role != Role::row && role != Role::table &&
-            role != Role::halves) {
+            role != Role::halves && role != Role::per_block) {
           return fail("an operand has another role");
         }
         if (in.b < 0 || in.b > (role == Role::halves ? 1 : 0)) {
@@ -191,6 +192,14 @@ class Checker {
         pending_.push_back({integer, in.to});
         return true;
       }
+      case kBlockSum:
+      case kBlockMax:
+      case kBlockArgmax: {
+        const bool is_block = in.extra == 16 || in.extra == 32 || in.extra == 64 || in.extra == 128;
+        return (is_block || fail("a block has other than 16, 32, 64 or 128 columns")) &&
+               reads(tiles_, in.a) &&
+               writes(operation == kBlockArgmax ? integer_tiles_ : tiles_, in.to);
+      }
       default:
         return check_common(in, operation, tiles_, integer_tiles_);
     }
@@ -218,6 +227,10 @@ const char* of_another_version(int32_t version) {
            "the one that exported it, or export it again",
            version, kOldestVersion, kVersion);
   return text;
+}
+
+void include(View* view, int32_t block) {
+  if (block > view->block) view->block = block;
 }
 
 }  // namespace
@@ -266,10 +279,13 @@ bool outline(const int32_t* words, int64_t count, View* view, const char** why) 
   for (int32_t i = 0; i < header.results; ++i) {
     const Role role = view->result_role(i);
     if (!is_in(static_cast<int32_t>(role), 0, static_cast<int32_t>(Role::per_row)) &&
-        role != Role::halves) {
+        role != Role::halves && role != Role::per_block) {
       return fail("a result has a role that only operands have");
     }
   }
+  view->block = 0;
+  for (int32_t i = 0; i < header.operands; ++i) include(view, view->operand_block(i));
+  for (int32_t i = 0; i < header.results; ++i) include(view, view->result_block(i));
   if (view->operand_role(0) != Role::full && view->operand_role(0) != Role::halves) {
     return fail("its first operand is neither full nor halves");
   }
@@ -289,6 +305,10 @@ bool outline(const int32_t* words, int64_t count, View* view, const char** why) 
 bool read(const int32_t* words, int64_t count, View* view, const char** why) {
   if (!outline(words, count, view, why)) return false;
   *why = Checker(*view).run();
+  for (int32_t i = 0; i < view->instructions; ++i) {
+    const Instruction& in = view->code[i];
+    if (is_block_reduction(in.operation & ~kAgain)) include(view, in.extra);
+  }
   return *why == nullptr;
 }
 

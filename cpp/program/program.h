@@ -48,11 +48,13 @@ enum class Role : int32_t {
   label,    // an integer for each row
   table,
   mask,
-  halves,   // two numbers for each element: the second follows the first after a row of columns
-  integer,  // an integer for each batch
-  pairs,    // halves with adjacent numbers; the rest of the program is the same
+  halves,     // two numbers for each element: the second follows the first after a row of columns
+  integer,    // an integer for each batch
+  pairs,      // halves with adjacent numbers; the rest of the program is the same
+  per_block,  // a number for each block of 16 columns; the next three roles: of 32, 64 and 128
 };
-constexpr int32_t kRoles = 9;
+constexpr int32_t kRoles = 13;
+constexpr int32_t kLeastBlock = 16, kMostBlock = 128;
 
 // A flag of an operation with a value from an earlier phase, which still exists if a row is one
 // piece.
@@ -81,19 +83,36 @@ struct View {
   const int32_t* sections;
   const Instruction* code;
   int32_t instructions;
+  int32_t block;  // the most columns of a block, which divide a row; 0 without blocks
 
   // Returns halves for pairs, too: bridge_program_array::pairs tells them apart.
   __attribute__((always_inline)) Role operand_role(int32_t i) const {
-    return operand_has_pairs(i) ? Role::halves : static_cast<Role>(operand_roles[i]);
+    return operand_has_pairs(i) ? Role::halves : role_of(operand_roles[i]);
   }
   __attribute__((always_inline)) Role result_role(int32_t i) const {
-    return result_has_pairs(i) ? Role::halves : static_cast<Role>(result_roles[i]);
+    return result_has_pairs(i) ? Role::halves : role_of(result_roles[i]);
+  }
+  // The columns of a block of an operand or a result of role per_block; 0 for other roles.
+  __attribute__((always_inline)) int32_t operand_block(int32_t i) const {
+    return block_of(operand_roles[i]);
+  }
+  __attribute__((always_inline)) int32_t result_block(int32_t i) const {
+    return block_of(result_roles[i]);
   }
   __attribute__((always_inline)) bool operand_has_pairs(int32_t i) const {
     return operand_roles[i] == static_cast<int32_t>(Role::pairs);
   }
   __attribute__((always_inline)) bool result_has_pairs(int32_t i) const {
     return result_roles[i] == static_cast<int32_t>(Role::pairs);
+  }
+
+ private:
+  static __attribute__((always_inline)) Role role_of(int32_t role) {
+    return block_of(role) > 0 ? Role::per_block : static_cast<Role>(role);
+  }
+  static __attribute__((always_inline)) int32_t block_of(int32_t role) {
+    const int32_t first = static_cast<int32_t>(Role::per_block);
+    return role < first ? 0 : kLeastBlock << (role - first);
   }
 };
 

@@ -91,6 +91,17 @@ bridge_status check_arrays(const bridge_program& call, const View& view, char* m
       elements > INT64_MAX / 64) {
     return fail("cols is negative, or there are too many elements", 0);
   }
+  if (view.block > 0 && call.cols % view.block != 0) {
+    return fail("cols is no multiple of the columns of a block", view.block);
+  }
+  for (int32_t i = 0; i < call.operands; ++i) {
+    if (view.operand_block(i) > 0 && call.operand[i].pairs != view.operand_block(i))
+      return fail("pairs is not the number of columns of a block of an operand", i);
+  }
+  for (int32_t i = 0; i < call.results; ++i) {
+    if (view.result_block(i) > 0 && call.result[i].pairs != view.result_block(i))
+      return fail("pairs is not the number of columns of a block of a result", i);
+  }
   for (int32_t i = 0; i < call.operands; ++i) {
     const Role role = view.operand_role(i);
     if (!is_dtype_of(role, call.operand[i].dtype)) return fail("the dtype of an operand", i);

@@ -19,6 +19,7 @@ struct Stream {
   int32_t bytes;
   bool is_converted;
   bool is_vector;
+  int32_t block;  // the columns of a block, for an array with a number for each; else 0
 };
 
 // Columns [col, col + width) of `rows` rows of `here`, from its `row`-th on.
@@ -51,17 +52,47 @@ struct Line {
   static Line of(const Position& here, const bridge_program_array& array, const Stream& stream) {
     const Piece piece{here, 0, 1, 0, 0};
     const int64_t bytes = bridge::element_bytes(array.dtype);
-    if (!piece.is_run(array)) return {};
+    if (stream.block > 0 || !piece.is_run(array)) return {};
     return {piece.first_of(array, stream), here.row_stride(array) * bytes, bytes};
   }
   char* at(int64_t row, int64_t col) const { return first + row * row_bytes + col * element_bytes; }
 };
+
+// Loads the numbers of blocks, each to all columns of its block.
+template <class Real>
+void load_blocks(const Stream& stream, const Piece& piece, Real* to) {
+  const bridge_program_array& array = piece.here.call.operand[stream.array];
+  const char* from = piece.first_of(array, stream);
+  const int64_t step = piece.here.row_stride(array) * bridge::element_bytes(array.dtype);
+  const int64_t some = piece.width / stream.block;
+  alignas(64) Real numbers[kSumChunk / interpreter::kLeastBlock];
+  for (int64_t r = 0; r < piece.rows; ++r, from += step, to += piece.width) {
+    load_strided(array.dtype, from, array.col_stride, numbers, some);
+    for (int64_t b = 0; b < some; ++b) fill(to + b * stream.block, stream.block, numbers[b]);
+  }
+}
+template <class Real>
+void store_blocks(const Stream& stream, const Piece& piece, const Real* from) {
+  const bridge_program_array& array = piece.here.call.result[stream.array];
+  char* to = piece.first_of(array, stream);
+  const int64_t step = piece.here.row_stride(array) * bridge::element_bytes(array.dtype);
+  const int64_t some = piece.width / stream.block;
+  alignas(64) Real numbers[kSumChunk / interpreter::kLeastBlock];
+  for (int64_t r = 0; r < piece.rows; ++r, to += step, from += piece.width) {
+    for (int64_t b = 0; b < some; ++b) numbers[b] = from[b * stream.block];
+    store_strided(array.dtype, to, array.col_stride, numbers, some);
+  }
+}
 
 // Returns the address of an operand's elements: in the array, or in `tile` if they must be gathered
 // or converted.
 template <class Real>
 const char* loads_of(const Stream& stream, const Piece& piece, char* tile) {
   const bridge_program_array& array = piece.here.call.operand[stream.array];
+  if (stream.block > 0) {
+    load_blocks(stream, piece, reinterpret_cast<Real*>(tile));
+    return tile;
+  }
   const char* from = piece.first_of(array, stream);
   if (piece.is_adjacent(array, stream)) return from;
   const int64_t step = piece.here.row_stride(array) * bridge::element_bytes(array.dtype);
@@ -90,6 +121,7 @@ inline char* stores_of(const Stream& stream, const Piece& piece, char* tile) {
 // Copies a result from the tile to the array, if it was written into the tile.
 template <class Real>
 void write_stores(const Stream& stream, const Piece& piece, const char* tile) {
+  if (stream.block > 0) return store_blocks(stream, piece, reinterpret_cast<const Real*>(tile));
   const bridge_program_array& array = piece.here.call.result[stream.array];
   if (piece.is_adjacent(array, stream)) return;
   char* to = piece.first_of(array, stream);

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from bridge.lang import roles, stages
 from bridge.lang.codes.texts import Coded, Tag, parse, vjp, wanted
-from bridge.lang.program import REDUCTIONS, Node, Program, constant_of
+from bridge.lang.program import REDUCTIONS, Node, Program, constant_of, largest_block
 
 
 def kept_results(coded: Coded, dtypes: Sequence[str | None], arithmetic: str) -> list[int | None]:
@@ -31,7 +31,7 @@ def draws(program: Program) -> bool:
 def tells_columns_apart(program: Program) -> bool:
     """True if an element's result depends on its column or on the rest of its row."""
     whole = {*REDUCTIONS, "column", "columns"}
-    return any(node.operation in whole for node in program.nodes)
+    return any(node.operation in whole for node in program.nodes) or largest_block(program) > 0
 
 
 def reverse(

@@ -238,6 +238,7 @@ def computed(coded: Coded) -> Program:
     is_exact = [
         i >= plain
         or r.role is roles.PerRow
+        or issubclass(r.role, roles.PerBlock)
         or r.dtype != ""
         or (r.role is roles.Row and not coded.rounds_sums)
         for i, r in enumerate(program.results)

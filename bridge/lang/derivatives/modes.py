@@ -26,6 +26,7 @@ from bridge.lang.dtypes import OF_8_BITS
 from bridge.lang.operations import scalar_of
 from bridge.lang.program import (
     AXES,
+    BLOCK_REDUCTIONS,
     COLUMNS,
     FULL,
     REDUCTIONS,
@@ -34,6 +35,7 @@ from bridge.lang.program import (
     Operand,
     Program,
     Result,
+    blocks_of,
     pruned,
 )
 from bridge.lang.rewriting import rewritten
@@ -119,6 +121,13 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
         return -t[1] if t[0] is None else t[0] - t[1]
     if operation == "add":
         terms = [tangent for tangent in t if tangent is not None]
+    elif operation == "block_sum":
+        assert t[0] is not None
+        return f.block_sum(t[0], node.static)
+    elif operation == "block_max":
+        assert t[0] is not None
+        is_largest = f.column() == f.block_argmax(x[0], node.static)
+        return f.block_sum(f.where(is_largest, t[0], -0.0), node.static)
     elif operation == "max":
         # A select, not a product: the other elements may be infinite.
         assert t[0] is not None
@@ -160,7 +169,7 @@ def _pull(node: Node, x: Sequence[Value], y: Value, g: Value) -> Sequence[Value 
         return [g, g]
     if operation == "sub":
         return [g, -g]
-    if operation in ("sum", "max"):
+    if operation in ("sum", "max", "block_sum", "block_max"):
         return [g]
     if operation in _LOG_SUMS:  # one product for each element, the other once for each row
         down = (g * _over_sum(_rest_of(x, y))) * _beside(*x[:2])
@@ -287,15 +296,24 @@ def vjp(
         values = replayed(program, builder, kept)
         moving = _moving(program, wanted)
         late = select_late(program, moving)
+        blocks = blocks_of(program.operands, program.nodes)
         # Cotangents received at every place of a row, and cotangents received once per row.
         along: list[Cotangent | None] = [None] * len(values)
         beside: list[Cotangent | None] = [None] * len(values)
 
-        def receive(number: int, cotangent: Cotangent, came_along: bool = False) -> None:
+        def receive(
+            number: int, cotangent: Cotangent, came_along: bool = False, from_blocks: int = 0
+        ) -> None:
             if not moving[number]:
                 return
             is_wider = cotangent.axes & COLUMNS and not program.nodes[number].axes & COLUMNS
-            if came_along and not cotangent.axes & COLUMNS:
+            if blocks[number]:
+                is_wider = came_along
+            elif from_blocks and not program.nodes[number].axes & COLUMNS:
+                # One number for each block, which stands in each of its columns.
+                once = f.in_first_columns(cotangent.selected(), from_blocks)
+                cotangent, is_wider = Cotangent(once), True
+            elif came_along and not cotangent.axes & COLUMNS:
                 # The same number arrived at every place of the row.
                 cotangent = replace(cotangent, value=f.columns() * cotangent.value)
             received = along if is_wider else beside
@@ -305,7 +323,12 @@ def vjp(
         def total(number: int) -> Cotangent | None:
             wide, own = along[number], beside[number]
             if wide is not None:
-                summed = wide.summed() if late[number] else Cotangent(f.sum(wide.selected()))
+                if late[number]:
+                    summed = wide.summed(blocks[number])
+                elif blocks[number]:
+                    summed = Cotangent(f.block_sum(wide.selected(), blocks[number]))
+                else:
+                    summed = Cotangent(f.sum(wide.selected()))
                 own = summed if own is None else summed.plus(own, late[number])
             if own is None or late[number]:
                 return own
@@ -329,11 +352,16 @@ def vjp(
                 continue
             inputs = [values[i] for i in node.inputs]
             pulled = _pull(node, inputs, values[number], cotangent.value)
-            is_wide = bool(node.axes & COLUMNS or node.operation in REDUCTIONS)
+            is_reduction = node.operation in REDUCTIONS or node.operation in BLOCK_REDUCTIONS
+            is_wide = bool(node.axes & COLUMNS or is_reduction)
+            own = 0 if is_reduction else blocks[number]
             for i, value, chosen in zip(node.inputs, pulled, conditions(node, inputs), strict=True):
                 if value is not None:
                     came_along = is_wide and not program.nodes[i].axes & COLUMNS
-                    receive(i, Cotangent(value, both(cotangent.conditions, chosen)), came_along)
+                    if blocks[i]:
+                        came_along = not own
+                    found = Cotangent(value, both(cotangent.conditions, chosen))
+                    receive(i, found, came_along, own)
         places = {
             node.static: number
             for number, node in enumerate(program.nodes)

@@ -105,13 +105,19 @@ class Cotangent:
             (*shared, *(either(own, its) if late else ())),
         )
 
-    def summed(self) -> Cotangent:
-        """Sums along the row; the sum counts in rows where a condition holds at some place."""
+    def summed(self, block: int = 0) -> Cotangent:
+        """Sums along the row, or in each block of `block` columns.
+
+        The sum counts where a condition holds at some place of the row or block.
+        """
         along = tuple([one for one in self.conditions if one.truth.axes & COLUMNS])
         beside = tuple([one for one in self.conditions if not one.truth.axes & COLUMNS])
-        total = f.sum(selected(self.value, along))
+        x = selected(self.value, along)
+        total = f.block_sum(x, block) if block else f.sum(x)
         if along:
-            beside += (Condition(f.max(joined(along).selected(1.0)) > 0.0),)
+            holds = joined(along).selected(1.0)
+            most = f.block_max(holds, block) if block else f.max(holds)
+            beside += (Condition(most > 0.0),)
         return Cotangent(total, beside)
 
 
@@ -124,6 +130,8 @@ def conditions(node: Node, x: Sequence[Value]) -> Sequence[Conditions]:
         return [(Condition(first),), (Condition(first, holds=False),)]
     if node.operation == "max":
         return [(Condition(f.column() == f.argmax(x[0])),)]
+    if node.operation == "block_max":
+        return [(Condition(f.column() == f.block_argmax(x[0], node.static)),)]
     return [()] * len(x)
 
 
@@ -143,7 +151,10 @@ def _sum(value: Value, own: Conditions, other: Value, its: Conditions) -> Value:
 
 # Operations with finite partial derivatives for any operands; other derivatives may be NaN.
 _BOUNDED = frozenset(
-    ("where", "minimum", "maximum", "max", "rounded", "neg", "add", "sub", "sum", "abs")
+    (
+        *("where", "minimum", "maximum", "max", "rounded", "neg", "add", "sub", "sum", "abs"),
+        *("block_max", "block_sum"),
+    )
 )
 
 

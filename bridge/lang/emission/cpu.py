@@ -170,7 +170,8 @@ class _Emitter(Registers):
                 _, size, is_converted = self.element(first + array)
                 flags = (is_converted, self.is_vector(first + array))
                 words = ", ".join(str(flag).lower() for flag in flags)
-                lines.append(f"{{{array}, {half}, {size}, {words}}}")
+                block = self.block_of(first + array)
+                lines.append(f"{{{array}, {half}, {size}, {words}, {block}}}")
             return ", ".join(lines) or "{}"
 
         sums = ", ".join(map(str, self.sums)) or "0"

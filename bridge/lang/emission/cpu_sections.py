@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bridge.lang.emission.cpu_tiles import Registers, TileText
@@ -11,8 +12,11 @@ from bridge.lang.emission.sections import (
     OneColumn,
     Pick,
     Tile,
+    block_stages,
     constant_rows_of,
+    has_blocks,
     largest_count_of,
+    last_stage,
     one_column_of,
     part_of,
     pick_of,
@@ -21,6 +25,11 @@ from bridge.lang.emission.starts import starts_of
 from bridge.lang.instructions import REDUCTIONS, symbol_of
 from bridge.lang.registers import Instruction
 
+_OF_BLOCKS = {
+    "block_sum": "add_blocks",
+    "block_max": "take_largest_of_blocks",
+    "block_argmax": "find_largest_of_blocks",
+}
 # In a section with more operations, the cost to store the terms and read them back is small.
 _MOST_FOLDED = 24
 _FETCHES = 4  # parts in which the next row is fetched while a chunk is folded
@@ -39,6 +48,8 @@ class Section:
         self.counts: dict[int, LargestCount] = {}  # likewise
         for number, reduction in enumerate(self.whole.reductions):
             made_by = self.whole.made_by
+            if has_blocks(tile):
+                continue
             if pick := pick_of(emitter.writer, tile, reduction):
                 self.picks[number] = pick
             elif count := largest_count_of(emitter.writer, made_by, reduction, emitter.free):
@@ -78,7 +89,10 @@ class Section:
         ]
         one = one_column_of(self.emitter.writer, self.tile)
         loop = _loop("count", [*text.loop, *written])
-        if one is None and (starts := starts_of(self.tile, text.made_by)):
+        if has_blocks(self.tile):
+            last = TileText(self.emitter, last_stage(self.tile))
+            loop = [*self._blocks(), *_loop("count", [*last.loop, *written])]
+        elif one is None and (starts := starts_of(self.tile, text.made_by)):
             loop = self._in_two_loops(starts, written)
         return _function(
             "template <bool kFlat>",
@@ -108,6 +122,30 @@ class Section:
             started.update(dict.fromkeys(values, n))
         rest = TileText(self.emitter, self.tile, started=started)
         return [*arrays, *_loop("count", lines), *_loop("count", [*rest.loop, *written])]
+
+    def _blocks(self) -> list[str]:
+        """Emits loops that compute the inputs of reductions of blocks, and the reductions."""
+        lines: list[str] = []
+        for group, part in block_stages(self.tile):
+            text = TileText(self.emitter, replace(part, written=[]))
+            names = [f"block{each.to[1]}" for each in group]
+            kinds = ["int64_t" if each.operation == "block_argmax" else "Real" for each in group]
+            own, calls = list(text.loop), []
+            for each, name, kind in zip(group, names, kinds, strict=True):
+                lines.append(f"alignas(64) {kind} {name}[kSumChunk];")
+                source, function = name, _OF_BLOCKS[each.operation]
+                if kind != "Real":
+                    source = f"of_{name}"
+                    lines.append(f"alignas(64) Real {source}[kSumChunk];")
+                own.append(f"{source}[i] = {self.emitter.as_stored(each.reads[0])};")
+                others = ", 0, count" if kind != "Real" else ""
+                calls.append(f"{function}<{each.extra}>({source}, {name}, count{others});")
+                if kind != "Real":
+                    at = "kFlat ? at.columns[i] : at.col + i"
+                    places = f"{name}[i] += ({at}) - i;"
+                    calls += _loop("count", [places])
+            lines += [*_loop("count", own), *calls]
+        return lines
 
     def _constant_rows(self) -> list[str]:
         """Emits stores of constants, without a read of operands, for rows with nothing else."""
@@ -153,7 +191,8 @@ class Section:
         operations = {self.whole.reductions[number].operation for number in self.folded}
         # A sum reads four quarters of a chunk at once, which memory serves at a third of its speed.
         some = ({"max"}, {"sum"}) if self.is_in_cache else ({"max"},)
-        return operations in some and len(self.tile.instructions) <= _MOST_FOLDED
+        is_short = len(self.tile.instructions) <= _MOST_FOLDED
+        return operations in some and is_short and not has_blocks(self.tile)
 
     def _chunk(self) -> list[str]:
         begun, ends = [], []

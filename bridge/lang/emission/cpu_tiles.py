@@ -10,7 +10,7 @@ from bridge.lang.bytecode import Writer
 from bridge.lang.dtypes import DTYPES, FLOATING, OF_8_BITS, OF_16_BITS, OF_MASKS
 from bridge.lang.emission.expressions import Expressions, Numbers
 from bridge.lang.emission.sections import LargestCount, Tile, makers, named_column, tile_sections
-from bridge.lang.instructions import REDUCTIONS, symbol_of
+from bridge.lang.instructions import BLOCK_REDUCTIONS, REDUCTIONS, symbol_of
 from bridge.lang.registers import Instruction
 
 
@@ -43,6 +43,8 @@ class Registers(Expressions):
         vector is converted once for many rows.
         """
         dtype = self.dtypes[number]
+        if self.block_of(number):
+            return self.real, self.real_bytes, True
         is_read_as_it_is = dtype != "float16" and dtype in (*FLOATING, *OF_8_BITS, *OF_MASKS)
         if is_read_as_it_is and not self.is_vector(number):
             return (*DTYPES[dtype][:2], False)
@@ -116,6 +118,8 @@ class TileText:
             return self._store(instruction)
         elif operation == "add_columns":
             return self._add_columns(instruction.arguments[0], instruction.reads[0])
+        elif operation in BLOCK_REDUCTIONS:
+            text = f"block{instruction.to[1]}[i]"
         elif instruction.to in self.started:
             number, code = self.started[instruction.to], symbol_of(instruction.operation)
             value = self.emitter.name(instruction.reads[0])

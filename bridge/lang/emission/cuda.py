@@ -17,7 +17,7 @@ from bridge.lang.emission.cuda_rows import RowTexts
 from bridge.lang.emission.cuda_sections import SectionText, within
 from bridge.lang.emission.residents import Residents
 from bridge.lang.instructions import cost_of
-from bridge.lang.program import Program
+from bridge.lang.program import Program, largest_block
 from bridge.lang.registers import Instruction
 from bridge.lang.scalar import ROOT
 
@@ -207,6 +207,8 @@ class _Emitter(Residents):
         kept = [self._bytes(stream) for stream in self.kept_loads]
         beside = self.sums or any(i.operation == "keep" for i in instructions)
         is_busy = sum(cost_of(i.operation).cuda for i in instructions) in _WIDE
+        if largest_block(self.writer.program):
+            return False
         return is_busy and kept == [2] and self.vector == 8 and not beside
 
     @property
@@ -219,6 +221,8 @@ class _Emitter(Residents):
         used = {each.role for each in program.operands} | {each.role for each in program.results}
         of_rows = {roles.PerRow, roles.PerRowOfIntegers}
         is_worth_it = bool(self.sums) or roles.Row in used
+        if largest_block(program):  # the threads of a block of columns have one row
+            return False
         return is_worth_it and self.cells == 0 and not used & of_rows
 
     def _stage(self) -> list[str]:

@@ -149,4 +149,6 @@ class Reductions:
 
     def _is_vector(self, instruction: Instruction) -> bool:
         """True for elements loaded from an array whose columns are adjacent."""
-        return instruction.operation == "load" and self.emitter.each(instruction.arguments[0]) == 1
+        if instruction.operation != "load" or self.emitter.block_of(instruction.arguments[0]):
+            return False
+        return self.emitter.each(instruction.arguments[0]) == 1

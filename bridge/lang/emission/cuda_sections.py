@@ -11,12 +11,15 @@ from bridge.lang.emission.residents import Residents
 from bridge.lang.emission.row_order import RowOrder
 from bridge.lang.emission.sections import (
     Tile,
+    block_stages,
     constant_rows_of,
+    has_blocks,
+    last_stage,
     makers,
     named_column,
     one_column_of,
 )
-from bridge.lang.instructions import REDUCTIONS
+from bridge.lang.instructions import BLOCK_REDUCTIONS, REDUCTIONS
 from bridge.lang.program import COLUMNS
 from bridge.lang.registers import Instruction
 
@@ -35,6 +38,10 @@ class SectionText(Reductions):
         self.is_aside = False
         keeps = any(i.to in emitter.kept and not i.again for i in tile.instructions)
         one = None if keeps else one_column_of(emitter.writer, tile)
+        for group, part in block_stages(tile):
+            self._reduce_blocks(group, part)
+        if has_blocks(tile):
+            tile = last_stage(tile)
         self._write_all(tile if one is None else one.others)
         self.constants, self.has_constants = self._constant_rows(tile)
         self.aside = [] if one is None else self._in_one_column(one.column, tile)
@@ -89,6 +96,12 @@ class SectionText(Reductions):
         emitter = self.emitter
         is_first = stream not in emitter.loads
         name = f"x{emitter.loads[stream]}"
+        if block := emitter.block_of(stream[0]):
+            if is_first:
+                kind = f"BlockLoad<W, {emitter.element(stream[0])[0]}, {block}>"
+                self.declared.append(f"{kind} {name}(w, {stream[0]});")
+            self.loads.append(f"{name}.load(part);")
+            return
         if is_first:
             element = emitter.element(stream[0])[0]
             how = [str(stream in of).lower() for of in (emitter.kept_loads, emitter.whole)]
@@ -105,6 +118,26 @@ class SectionText(Reductions):
         again = "" if is_first else "_again"
         self.loads.append(f"{name}.load{again}(part);")
         self.vector.append(f"{name}.load_vector{again}(part, q);")
+
+    def _reduce_blocks(self, group: list[Instruction], part: Tile) -> None:
+        """Emits the loop that computes the inputs of reductions of blocks, and the reductions."""
+        emitter = self.emitter
+        before = self.vector, self.body, self.draws
+        names = [f"x{emitter.loads[stream]}." for stream in emitter.streams_of(part)]
+        self.vector = [line for line in self.vector if line.startswith(tuple(names))]
+        self.body, self.draws = [], Numbers()
+        self._write_all(part)
+        for each in group:
+            name = f"b{each.to[1]}"
+            kind = "".join(word.capitalize() for word in each.operation.split("_"))
+            self.declared.append(f"{kind}<W, {each.extra}, Real> {name};")
+            value = emitter.as_stored(each.reads[0])
+            self.body.append(f"{name}.put(q, e, {value}, w.col(q) + e);")
+        self.chunk += [
+            *(line.removeprefix("  ") for line in each_vector(self.vector, self.body, [])),
+            *(f"b{each.to[1]}.end();" for each in group),
+        ]
+        self.vector, self.body, self.draws = before
 
     def _write_all(self, tile: Tile) -> None:
         self.written = tile
@@ -128,6 +161,13 @@ class SectionText(Reductions):
         result, half = instruction.arguments
         emitter = self.emitter
         array = emitter.operands + result
+        if block := emitter.block_of(array):
+            name = f"y{emitter.stores[array, half]}"
+            kind = f"BlockStore<W, {emitter.element(array)[0]}, {block}>"
+            self.declared.append(f"{kind} {name}(w, {array});")
+            self.body.append(f"{name}.put(e, {emitter.as_stored(instruction.reads[0])});")
+            self.stored.append(f"{name}.store(part, q);")
+            return
         stream = emitter.stream(array, half)
         name, element = f"y{emitter.stores[stream]}", emitter.element(array)[0]
         kind = ", ".join([element, *_each(emitter.each(array))])
@@ -172,9 +212,13 @@ class SectionText(Reductions):
         if operation in ("load", "load_mask"):
             operand, half = instruction.arguments
             stream = emitter.loads[emitter.stream(operand, half)]
+            if emitter.block_of(operand):
+                return f"x{stream}.real(q)"
             element = _element(emitter.each(operand), half)
             kind = "truth" if operation == "load_mask" else "real"
             return self._element_of(f"x{stream}.{kind}(q, {element})")
+        if operation in BLOCK_REDUCTIONS:
+            return f"b{instruction.to[1]}.take(q)"
         if operation == "column":
             return "w.col(q) + e"
         if operation == "keep":

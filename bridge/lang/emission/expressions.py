@@ -58,6 +58,12 @@ class Expressions:
         """The number of constants to read: up to the last free one."""
         return max(self.free.values(), default=-1) + 1
 
+    def block_of(self, array: int) -> int:
+        """Returns the columns of a block of an array with a number for each; 0 for others."""
+        program, number = self.writer.program, array - self.operands
+        of = program.operands[array] if number < 0 else program.results[number]
+        return getattr(of.role, "block", 0)
+
     def dtype(self, value: Any) -> str:
         return self.nodes[value[1]].dtype
 

@@ -12,6 +12,7 @@ from bridge.lang.emission.expressions import Expressions, Numbers
 from bridge.lang.emission.sections import (
     Pick,
     Tile,
+    has_blocks,
     streams_of,
     tile_sections,
     value_instead,
@@ -88,7 +89,8 @@ class Residents(Expressions):
     @property
     def vector(self) -> int:
         """The columns of a vector: as many as 16 bytes have of the shortest numbers read."""
-        sizes = [self.element(operand)[1] for operand, _ in self.load_counts]
+        loads = [operand for operand, _ in self.load_counts if not self.block_of(operand)]
+        sizes = [self.element(operand)[1] for operand in loads]
         shortest = min((size for size in sizes if size > 1), default=self.real_bytes)
         return min(16 // shortest, 4 if self.real_bytes == 8 else 8)
 
@@ -127,7 +129,11 @@ class Residents(Expressions):
         self.kept: set[Any] = set()
         self.kept_more: set[Any] = set()
         self.staged = self._choose_staged()
-        several = [stream for stream, count in self.load_counts.items() if count > 1]
+        several = [
+            stream
+            for stream, count in self.load_counts.items()
+            if count > 1 and not self.block_of(stream[0])
+        ]
         several.sort(key=lambda stream: self.is_shared(stream[0]))
         self.held: dict[Any, int] = {}
         self.held_bytes = 0
@@ -136,7 +142,7 @@ class Residents(Expressions):
                 self.held[stream] = self.held_bytes
                 self.held_bytes += CHUNK_COLUMNS * self._bytes(stream)
         candidates = [(self.kept_loads, s, self._bytes(s)) for s in several if s not in self.staged]
-        for tile in tile_sections(self.writer):
+        for tile in [] if any(map(has_blocks, self.tiles)) else tile_sections(self.writer):
             for value in tile.written:
                 size = 1 if self.dtype(value) == "bool" else self.real_bytes
                 candidates.append((self.kept, value, size))
@@ -192,6 +198,7 @@ class Residents(Expressions):
         by_section = [left] * len(self.tiles)
         before = left
         others = self.load_counts.keys() - self.whole - {*self.staged}
+        others = {stream for stream in others if not self.block_of(stream[0])}
         for stream in sorted(others, key=lambda s: (rank(s), s)):
             sections = [i for i, tile in enumerate(self.tiles) if stream in self.streams_of(tile)]
             registers = self._registers(self._bytes(stream))

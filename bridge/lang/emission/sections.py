@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bridge.lang.bytecode import Writer
-from bridge.lang.instructions import REDUCTIONS, cost_of
+from bridge.lang.instructions import BLOCK_REDUCTIONS, REDUCTIONS, cost_of
 from bridge.lang.program import Node, constant_of, sole_column
 from bridge.lang.registers import Instruction
 
@@ -118,6 +118,52 @@ def part_of(tile: Tile, roots: Collection[int], values: Collection[Any] = ()) ->
     part.rows = [value for value in tile.rows if value in needed]
     part.written = [i.to for i in part.instructions if i.to in tile.written]
     return part
+
+
+def block_stages(tile: Tile) -> list[tuple[list[Instruction], Tile]]:
+    """Returns the reductions of blocks in groups, each with the part that computes its inputs.
+
+    A group comes after the groups that its inputs need. Parts end at reductions of earlier groups.
+    """
+    depth: dict[Any, int] = {}
+    groups: dict[int, list[Instruction]] = {}
+    for each in tile.instructions:
+        reads = each.reads if each.operation != "keep" else ()
+        own = max((depth.get(value, 0) for value in reads), default=0)
+        if each.operation in BLOCK_REDUCTIONS:
+            groups.setdefault(own, []).append(each)
+            own += 1
+        if each.to is not None:
+            depth[each.to] = own
+    cut = without_block_inputs(tile)
+    return [
+        (group, part_of(cut, (), [value for each in group for value in each.reads]))
+        for _, group in sorted(groups.items())
+    ]
+
+
+def without_block_inputs(tile: Tile) -> Tile:
+    """Returns the section with reductions of blocks that read nothing, as if they were loads."""
+    instructions = [
+        replace(each, reads=()) if each.operation in BLOCK_REDUCTIONS else each
+        for each in tile.instructions
+    ]
+    return replace(tile, instructions=instructions)
+
+
+def last_stage(tile: Tile) -> Tile:
+    """Returns the part of a section after its reductions of blocks."""
+    cut = without_block_inputs(tile)
+    roots = [
+        number
+        for number, each in enumerate(cut.instructions)
+        if each.to is None or each.operation in REDUCTIONS or each.to in tile.written
+    ]
+    return part_of(cut, roots)
+
+
+def has_blocks(tile: Tile) -> bool:
+    return any(each.operation in BLOCK_REDUCTIONS for each in tile.instructions)
 
 
 def value_instead(writer: Writer, tiles: Sequence[Tile], stream: tuple[int, int]) -> Any:
@@ -235,7 +281,9 @@ def one_column_of(writer: Writer, tile: Tile) -> OneColumn | None:
     It must not draw, save or reduce values: that happens in every column.
     """
     instructions = tile.instructions
-    found = {*REDUCTIONS, "keep", "add_columns"} & {each.operation for each in instructions}
+    found = {*REDUCTIONS, *BLOCK_REDUCTIONS, "keep", "add_columns"} & {
+        each.operation for each in instructions
+    }
     if found or tile.written:
         return None
     taken: dict[Any, Any] = {}
@@ -279,7 +327,8 @@ def constant_rows_of(writer: Writer, tile: Tile, free: Collection[int]) -> Const
     in every row.
     """
     if tile.written or any(
-        each.operation in (*REDUCTIONS, "keep", "add_columns") for each in tile.instructions
+        each.operation in (*REDUCTIONS, *BLOCK_REDUCTIONS, "keep", "add_columns")
+        for each in tile.instructions
     ):
         return None
     chosen = [each.reads[0] for each in tile.instructions if each.operation == "where"]
@@ -343,7 +392,11 @@ def without_picks(writer: Writer, tile: Tile) -> tuple[Tile, dict[Any, Pick]]:
     for instruction in tile.instructions:
         if instruction.operation in REDUCTIONS and (pick := pick_of(writer, tile, instruction)):
             part = part_of(tile, (), (pick.value,))
-            if all(each.operation != "keep" for each in part.instructions):
+            loaded = [array for array, _ in streams_of(part)]
+            operands = writer.program.operands
+            is_simple = not any(getattr(operands[i].role, "block", 0) for i in loaded)
+            others = {"keep", *BLOCK_REDUCTIONS} & {each.operation for each in part.instructions}
+            if is_simple and not others:
                 found[instruction.to] = pick
     roots = [
         number

@@ -73,6 +73,10 @@ class ProgramBinding final : public InPlaceRule {
     return is_result(i) ? view_.result_role(static_cast<int32_t>(i - operands_))
                         : view_.operand_role(static_cast<int32_t>(i));
   }
+  int32_t block_of(size_t i) const {
+    return is_result(i) ? view_.result_block(static_cast<int32_t>(i - operands_))
+                        : view_.operand_block(static_cast<int32_t>(i));
+  }
   bool has_pairs(size_t i) const {
     return is_result(i) ? view_.result_has_pairs(static_cast<int32_t>(i - operands_))
                         : view_.operand_has_pairs(static_cast<int32_t>(i));
@@ -186,6 +190,11 @@ class ProgramBinding final : public InPlaceRule {
         fits = own.ndim == leading_ + 1 && has_columns(2 * cols_) && lead(0, leading_, 0);
         array.pairs = has_pairs(i) ? 1 : 0;
         array.col_stride *= 1 + array.pairs;
+        break;
+      case Role::per_block:
+        array.pairs = block_of(i);
+        fits = own.ndim == leading_ + 1 && cols_ % array.pairs == 0 &&
+               has_columns(cols_ / array.pairs) && lead(0, leading_, 0);
         break;
       case Role::row:
         fits = own.ndim == batch_ndim_ + 1 && has_columns(cols_) && lead(0, batch_ndim_, 0);
@@ -335,17 +344,21 @@ class ProgramBinding final : public InPlaceRule {
     for (int32_t d = 0; d < dims; ++d) sizes[d] = halves_sizes[d] = call.size[d];
     sizes[dims] = call.cols;
     halves_sizes[dims] = 2 * call.cols;
+    int64_t block_sizes[kMaxArrays][BRIDGE_MAX_DIMS + 2];
     for (int32_t d = 0; d <= dims; ++d) {
       if (sizes[d] == 0) return true;  // there is nothing to share
     }
     for (size_t i = 0; i < count_; ++i) {
       const bridge_program_array& array = array_of(i);
       const Role role = role_of(i);
-      const int64_t col_stride = array.pairs ? array.col_stride / 2 : array.col_stride;
+      const int64_t col_stride = array.pairs == 1 ? array.col_stride / 2 : array.col_stride;
       const bool adjacent = col_stride == 1;
       const bool has_columns =
           role != Role::per_row && role != Role::label && role != Role::integer;
-      const int64_t cols = role == Role::halves ? 2 * call.cols : call.cols;
+      const int32_t block = role == Role::per_block ? array.pairs : 1;
+      const int64_t cols = role == Role::halves ? 2 * call.cols : call.cols / block;
+      for (int32_t d = 0; d < dims; ++d) block_sizes[i][d] = call.size[d];
+      block_sizes[i][dims] = cols;
       for (int32_t d = 0; d < dims; ++d) strides[i][d] = array.stride[d];
       strides[i][dims] = col_stride;
       int32_t used = has_columns && !adjacent ? dims + 1 : dims;
@@ -355,7 +368,9 @@ class ProgramBinding final : public InPlaceRule {
                        array.dtype,
                        has_columns && adjacent ? cols : 1,
                        used,
-                       role == Role::halves ? halves_sizes : sizes,
+                       block > 1              ? block_sizes[i]
+                       : role == Role::halves ? halves_sizes
+                                              : sizes,
                        strides[i]};
     }
     return check_overlap(footprints + operands_, count_ - operands_, footprints, operands_, *this,

@@ -16,6 +16,7 @@
 #include "cpu/stream.h"
 #include "generated/cpu/machine_values.h"
 #include "program/elementwise.h"
+#include "tiles/blocks.h"
 #include "tiles/draws.h"
 #include "tiles/position.h"
 

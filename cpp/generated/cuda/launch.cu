@@ -33,8 +33,10 @@ bool is_short(GeneratedKernelKind kind) {
   return kind == kShortAligned || kind == kShortAny || kind == kShortWhole;
 }
 
+// Returns true for an array with a number in each column.
 bool has_columns(Role role) {
-  return role != Role::per_row && role != Role::label && role != Role::integer;
+  return role != Role::per_row && role != Role::label && role != Role::integer &&
+         role != Role::per_block;
 }
 
 // Returns true if every row of the array can be read in vectors from its first column on. Halves

@@ -13,6 +13,7 @@
 #ifndef BRIDGE_GENERATED_CUDA_ROW_DRIVER_CUH_
 #define BRIDGE_GENERATED_CUDA_ROW_DRIVER_CUH_
 
+#include "generated/cuda/blocks.cuh"
 #include "generated/cuda/row_loops.cuh"
 #include "generated/cuda/streams.cuh"
 #include "generated/cuda/sums.cuh"

@@ -48,7 +48,7 @@ enum { BRIDGE_MAX_DIMS = 8 };
 typedef struct bridge_program_array {
   void* data;    /* not NULL, unless the array has no elements */
   int32_t dtype; /* bridge_dtype */
-  int32_t pairs; /* of role halves: 1 where the two alternate, col_stride from pair to pair */
+  int32_t pairs; /* halves: 1 where the two alternate, col_stride from pair to pair; see role */
   int64_t stride[BRIDGE_MAX_DIMS];
   int64_t col_stride;
 } bridge_program_array;
