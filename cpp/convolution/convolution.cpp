@@ -5,6 +5,7 @@
 #include <new>
 
 #include "convolution/call.h"
+#include "convolution/channels_last.h"
 #include "convolution/kernels.h"
 #include "convolution/problem.h"
 #include "cpu/error.h"
@@ -92,6 +93,10 @@ struct Runner {
       const bool has_work = all.problem.row_count > 0 && all.problem.term_count > 0;
       if (has_work && all.a_stride == 1) return run_channelwise(all);
       const Planes planes = convolution::planes_of(call, number);
+      const int64_t most = kernels.channel_block, bytes = convolution::bytes_of_block(call, most);
+      if (has_work && call.kind == BRIDGE_CONVOLUTION_WEIGHT && 2 * call.groups > most &&
+          bytes <= static_cast<int64_t>(kMostScratch))
+        return run_blocks(static_cast<size_t>(bytes));
       if (has_work && convolution::has_planes(call, planes, products::kProductLeaf))
         return each_unit(
             planes.images * planes.channels, kernels.planes_bytes(planes),
@@ -111,6 +116,21 @@ struct Runner {
                   {row, std::min(grid.rows, problem.row_count - row), col,
                    std::min(grid.cols, problem.col_count - col)},
                   scratch);
+    });
+  }
+
+  // The gradient of weights, a block of channels at a time, from copies of x and y.
+  bridge_status run_blocks(size_t bytes) const {
+    const int64_t most = kernels.channel_block, blocks = (call.groups + most - 1) / most;
+    const Depthwise whole = convolution::depthwise_of(call, 0);
+    const size_t panels = kernels.channelwise_bytes(whole, most);
+    const size_t before = (bytes + 63) / 64 * 64;
+    return each_unit(blocks, before + panels, [&](int64_t unit, void* scratch) {
+      const int64_t first = unit * most, channels = std::min<int64_t>(most, call.groups - first);
+      char* const memory = static_cast<char*>(scratch);
+      const bridge_convolution own = convolution::with_channels_last(call, first, channels, memory);
+      const Depthwise all = convolution::depthwise_of(own, 0);
+      kernels.run_channelwise(all, {0, all.problem.row_count, 0, channels}, memory + before);
     });
   }
 
