@@ -48,6 +48,22 @@ CONVOLUTIONS = (
         keyword="many or deep",
     ),
     Fault(
+        "a line of a depthwise plane begins one place late",
+        "cpp/convolution/planes.h",
+        "vectors.from[count] = line + x;",
+        "vectors.from[count] = line + x + 1;",
+        tests="tests/convolution/test_bits.py",
+        keyword="depthwise",
+    ),
+    Fault(
+        "the last tap of a map between places is left out",
+        "cpp/taps/taps_kernel.cpp",
+        "for (; tap < call_.taps; ++tap) {",
+        "for (; tap < call_.taps - 1; ++tap) {",
+        tests="tests/vision/test_maps.py",
+        keyword="sums",
+    ),
+    Fault(
         "a leaf of a depthwise convolution ends one term early",
         "cpp/convolution/channelwise.h",
         "const int64_t terms = smaller(all - first, kProductLeaf);",
