@@ -89,7 +89,8 @@ class ProgramReference {
   // strides.
   int64_t index_of(const bridge_program_array& array, int64_t col, int64_t half) const {
     int64_t index = (half * call_.cols + col) * array.col_stride, row = row_, batch = batch_;
-    if (array.pairs != 0) index = (2 * col + half) * (array.col_stride / 2);
+    if (array.pairs == 1) index = (2 * col + half) * (array.col_stride / 2);
+    if (array.pairs > 1) index = col / array.pairs * array.col_stride;
     for (int32_t d = call_.dims - 1; d >= call_.batch_dims; --d) {
       if (call_.size[d] == 0) continue;
       index += row % call_.size[d] * array.stride[d];
@@ -241,8 +242,24 @@ class ProgramReference {
       rows_[to] = {largest(tiles_[a])};
     else if (operation == kArgmax)
       integer_rows_[to] = {place_of_largest(tiles_[a])};
+    else if (is_block_reduction(operation))
+      run_on_blocks(in, operation);
     else if (operation < kLoadRow)
       run_common(in, operation, tiles_, integer_tiles_, static_cast<size_t>(call_.cols));
+  }
+
+  // A block is reduced as a row of its columns.
+  void run_on_blocks(const Instruction& in, int32_t operation) {
+    const std::vector<Real> x = tiles_[static_cast<size_t>(in.a)];
+    for (int64_t col = 0; col < call_.cols; ++col) {
+      const int64_t first = col / in.extra * in.extra;
+      const std::vector<Real> block(x.begin() + first, x.begin() + first + in.extra);
+      const auto to = static_cast<size_t>(in.to), i = static_cast<size_t>(col);
+      if (operation == kBlockArgmax)
+        integer_tiles_[to][i] = first + place_of_largest(block);
+      else
+        tiles_[to][i] = operation == kBlockSum ? row_sum(block) : largest(block);
+    }
   }
 
   double threshold(const Instruction& in) const {

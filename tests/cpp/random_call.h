@@ -75,14 +75,18 @@ inline void fill_integers(char* data, int32_t dtype, int64_t count, int64_t cols
 }
 
 // Makes an array of any layout that the role allows, in memory of exactly its extent.
-inline bridge_program_array make_array(Role role, bool pairs, bool is_result, int32_t dtype,
-                                       const bridge_program& call, const Allocate& allocate) {
+// `block`: the columns of a block, for an array with a number for each; else 0.
+inline bridge_program_array make_array(Role role, bool pairs, int32_t block, bool is_result,
+                                       int32_t dtype, const bridge_program& call,
+                                       const Allocate& allocate) {
   bridge_program_array array{};
   array.dtype = dtype;
   const bool has_columns = role != Role::per_row && role != Role::label && role != Role::integer;
   const bool of_batch = role == Role::integer || role == Role::row;
   const bool broadcasts = role == Role::table || role == Role::mask;
-  const int64_t width = role == Role::halves ? 2 * call.cols : call.cols;
+  const int64_t width = role == Role::halves ? 2 * call.cols
+                        : block > 0          ? call.cols / block
+                                             : call.cols;
   struct Dimension {
     int64_t size;
     int64_t* stride;
@@ -120,7 +124,7 @@ inline bridge_program_array make_array(Role role, bool pairs, bool is_result, in
   else
     fill_reals(data, dtype, count);
   array.data = data + (empty ? 0 : low) * bytes;
-  array.pairs = pairs ? 1 : 0;
+  array.pairs = pairs ? 1 : block;
   if (pairs) array.col_stride *= 2;
   return array;
 }
@@ -135,6 +139,7 @@ inline int32_t any_dtype(Role role, bool allows_double) {
       return BRIDGE_INT64;
     case Role::full:
     case Role::per_row:
+    case Role::per_block:
     case Role::halves:
       if (chance(10)) {
         static const int32_t kNarrow[] = {BRIDGE_INT8, BRIDGE_FLOAT8_E4M3FN, BRIDGE_FLOAT8_E5M2,
@@ -162,6 +167,7 @@ inline void make_arrays(const std::vector<int32_t>& words, const View& view, boo
   bridge_program& call = made->call;
   call.code = words.data();
   call.words = static_cast<int64_t>(words.size());
+  if (view.block > 0) call.cols = (call.cols + view.block - 1) / view.block * view.block;
   call.index_cols = call.cols + (chance(30) ? pick(30) : 0);
   const bool allows_double = chance(35);
   const auto dtype_of = [&](Role role, int32_t i) {
@@ -172,8 +178,8 @@ inline void make_arrays(const std::vector<int32_t>& words, const View& view, boo
   made->text += std::to_string(call.cols) + "] of " + std::to_string(call.batch_dims) + " batches,";
   for (int32_t i = 0; i < view.header.operands; ++i) {
     const Role role = view.operand_role(i);
-    made->operands.push_back(
-        make_array(role, view.operand_has_pairs(i), false, dtype_of(role, i), call, allocate));
+    made->operands.push_back(make_array(role, view.operand_has_pairs(i), view.operand_block(i),
+                                        false, dtype_of(role, i), call, allocate));
   }
   std::vector<bool> taken(made->operands.size());
   for (int32_t i = 0; i < view.header.results; ++i) {
@@ -195,7 +201,7 @@ inline void make_arrays(const std::vector<int32_t>& words, const View& view, boo
       made->results.push_back(made->operands[in_place]);
       made->text += " in place";
     } else {
-      made->results.push_back(make_array(role, view.result_has_pairs(i), true,
+      made->results.push_back(make_array(role, view.result_has_pairs(i), view.result_block(i), true,
                                          dtype_of(role, view.header.operands + i), call, allocate));
     }
   }

@@ -209,8 +209,8 @@ def random_program(number: int, steps: int) -> Program:
     draws = Draws(f"{number} operands")
     first = draws.choice([roles.Full, roles.Full, roles.Halves])
     operands, values = [], []
-    of_8_bits = (roles.Quantized, roles.Scale)
-    kinds = [r for r in roles.ANNOTATIONS if r not in (roles.Pairs, *of_8_bits)]
+    left_out = (roles.Pairs, roles.Quantized, roles.Scale, *roles.OF_BLOCKS.values())
+    kinds = [r for r in roles.ANNOTATIONS if r not in left_out]
     others = draws.choices(kinds, k=draws.randint(0, 4))
     for position, role in enumerate([first, *others]):
         if role is roles.Halves:

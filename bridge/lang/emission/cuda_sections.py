@@ -119,6 +119,10 @@ class SectionText(Reductions):
         self.loads.append(f"{name}.load{again}(part);")
         self.vector.append(f"{name}.load_vector{again}(part, q);")
 
+    def _block(self, instruction: Instruction) -> str:
+        """Returns the variable of a reduction of blocks: another section may repeat it."""
+        return f"b{instruction.to[1]}_{self.section}"
+
     def _reduce_blocks(self, group: list[Instruction], part: Tile) -> None:
         """Emits the loop that computes the inputs of reductions of blocks, and the reductions."""
         emitter = self.emitter
@@ -128,14 +132,14 @@ class SectionText(Reductions):
         self.body, self.draws = [], Numbers()
         self._write_all(part)
         for each in group:
-            name = f"b{each.to[1]}"
+            name = self._block(each)
             kind = "".join(word.capitalize() for word in each.operation.split("_"))
             self.declared.append(f"{kind}<W, {each.extra}, Real> {name};")
             value = emitter.as_stored(each.reads[0])
             self.body.append(f"{name}.put(q, e, {value}, w.col(q) + e);")
         self.chunk += [
             *(line.removeprefix("  ") for line in each_vector(self.vector, self.body, [])),
-            *(f"b{each.to[1]}.end();" for each in group),
+            *(f"{self._block(each)}.end();" for each in group),
         ]
         self.vector, self.body, self.draws = before
 
@@ -218,7 +222,7 @@ class SectionText(Reductions):
             kind = "truth" if operation == "load_mask" else "real"
             return self._element_of(f"x{stream}.{kind}(q, {element})")
         if operation in BLOCK_REDUCTIONS:
-            return f"b{instruction.to[1]}.take(q)"
+            return f"{self._block(instruction)}.take(q)"
         if operation == "column":
             return "w.col(q) + e"
         if operation == "keep":
