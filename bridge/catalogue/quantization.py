@@ -89,12 +89,13 @@ class Quantization:
 
 
 def _scale_of(x: Any, form: Format) -> Any:
-    """Returns the scale of a row, as it will be read back.
+    """Returns the scale of a row or of each block, as it will be read back.
 
     It is positive, so that a row of zeros is 0. A power of two is the one of the OCP's
     specification: 2^(floor(log2 of the largest |x|) - 8), with which values beyond 448 saturate.
     """
-    largest = bl.max(bl.abs(x))
+    size = bl.abs(x)
+    largest = bl.max(size) if form.block is None else bl.block_max(size, form.block)
     if form.scale_dtype == "float8_e8m0fnu":
         power = bl.binade(largest) * 2.0**-8  # the largest power of two of float8_e4m3fn is 2^8
         return bl.maximum(power, _LEAST_POWER)
@@ -102,7 +103,7 @@ def _scale_of(x: Any, form: Format) -> Any:
 
 
 def quantised(x: Any, name: str) -> tuple[Any, Any]:
-    """Returns the values and the scale of a row, to be returned by an op."""
+    """Returns the values and the scales of a row, to be returned by an op."""
     form = FORMATS[name]
     scale = _scale_of(x, form)
     return bl.stored(x / scale, form.dtype), bl.stored(scale, form.scale_dtype)
@@ -132,7 +133,7 @@ def dequantize(values: bl.Quantized, scales: bl.Scale, *, dtype: str = "float32"
 class Quantizer:
     """`quantize`, `fake_quantize` and `dequantize` in one framework.
 
-    A block of columns is a row of the ops.
+    A block of columns is a row of `dequantize`, so blocks may have any number of columns there.
     """
 
     def __init__(self, arrays: Arrays) -> None:
@@ -142,14 +143,11 @@ class Quantizer:
 
     def quantize(self, x: Any, quantization: Any) -> tuple[Any, Any]:
         form = checked("quantize", quantization)
-        rows = blocks("quantize", "x", self.arrays.constant(x), form.block)
-        values, scales = self._quantize.run((rows,), None, form.name)
-        return values.reshape(shape_of(x)), scales
+        return self._quantize.run((self.arrays.constant(x),), None, form.name)  # type: ignore[no-any-return]
 
     def fake_quantize(self, x: Any, quantization: Any) -> Any:
         form = checked("fake_quantize", quantization)
-        rows = blocks("fake_quantize", "x", x, form.block)
-        return self._fake_quantize.run((rows,), None, form.name).reshape(shape_of(x))
+        return self._fake_quantize.run((x,), None, form.name)
 
     def dequantize(self, values: Any, scales: Any, dtype: Any) -> Any:
         if dtype not in FLOATING:
@@ -183,20 +181,3 @@ def checked(function: str, quantization: Any, name: str = "quantization") -> Qua
             "as bridge.Quantization('mxfp8')"
         )
     return quantization
-
-
-def blocks(function: str, name: str, x: Any, block: int | None) -> Any:
-    """Returns x `[..., d]` as `[..., d/block, block]`; x itself without blocks.
-
-    Raises:
-      ValueError: if the blocks do not divide the columns.
-    """
-    if block is None:
-        return x
-    shape = shape_of(x)
-    if not shape or shape[-1] % block:
-        raise ValueError(
-            f"{function}: {name} has shape {list(shape)}, expected a last dimension that is a "
-            f"multiple of {block}, the columns of a block"
-        )
-    return x.reshape(*shape[:-1], shape[-1] // block, block)

@@ -1,8 +1,4 @@
-"""Norms whose result is quantised before it reaches memory.
-
-A format of rows takes one program. In a format of blocks, a first program computes the numbers that
-a row needs, and a second one treats each block as a row.
-"""
+"""Norms whose result is quantised before it reaches memory."""
 
 from __future__ import annotations
 
@@ -10,8 +6,8 @@ from typing import Any
 
 from bridge import lang as bl
 from bridge.catalogue import norms
-from bridge.catalogue.declaration import declared, named, shape_of
-from bridge.catalogue.quantization import CHECKS, blocks, checked, quantised
+from bridge.catalogue.declaration import declared, named
+from bridge.catalogue.quantization import CHECKS, checked, quantised
 from bridge.lang.dtypes import FLOATING, promote
 from bridge.ops.arrays import Arrays
 
@@ -66,66 +62,6 @@ def layer_rows(
     return *quantised(bl.rounded(y, dtype), name), *others
 
 
-@declared(checks={"eps": norms.RMS_CHECKS["eps"]})
-@named("rms_norm")
-def rms_numbers(
-    x: bl.Full,
-    residual: bl.Full | None = None,
-    *,
-    eps: float = 1e-6,
-    of_sum: str = "float32",
-    like: str = "x",
-):
-    h, others = _sum(x, residual, of_sum, like)
-    return norms.inverse(h, eps), *others
-
-
-@declared(checks=norms.LAYER_CHECKS)
-@named("layer_norm")
-def layer_numbers(
-    x: bl.Full,
-    residual: bl.Full | None = None,
-    *,
-    eps: float = 1e-5,
-    of_sum: str = "float32",
-    like: str = "x",
-):
-    h, others = _sum(x, residual, of_sum, like)
-    return *norms.moments(h, eps), *others
-
-
-@declared(checks={"offset": norms.RMS_CHECKS["offset"], **CHECKS})
-@named("rms_norm")
-def rms_blocks(
-    h: bl.Full,
-    r: bl.Table,
-    weight: bl.Table | None = None,
-    *,
-    offset: float = 0.0,
-    dtype: str = "float32",
-    name: str = "mxfp8",
-):
-    y = norms.scaled(h * r, norms.whole(weight, offset))
-    return quantised(bl.rounded(y, dtype), name)
-
-
-@declared(checks=CHECKS)
-@named("layer_norm")
-def layer_blocks(
-    h: bl.Full,
-    mean: bl.Table,
-    correction: bl.Table,
-    r: bl.Table,
-    weight: bl.Table | None = None,
-    bias: bl.Table | None = None,
-    *,
-    dtype: str = "float32",
-    name: str = "mxfp8",
-):
-    y = _layer(h, mean, correction, r, weight, bias)
-    return quantised(bl.rounded(y, dtype), name)
-
-
 class QuantizedNorms:
     """`rms_norm` and `layer_norm` with `quantize=` in one framework.
 
@@ -135,8 +71,7 @@ class QuantizedNorms:
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
-        ops = rms_rows, rms_numbers, rms_blocks, layer_rows, layer_numbers, layer_blocks
-        self._entries = {op: arrays.entry(op) for op in ops}
+        self._entries = {op: arrays.entry(op) for op in (rms_rows, layer_rows)}
 
     def rms_norm(
         self, x: Any, weight: Any, residual: Any, eps: Any, offset: Any, quantize: Any
@@ -145,12 +80,8 @@ class QuantizedNorms:
         x, weight, residual = self.arrays.checked("rms_norm", 1, **operands)
         form = checked("rms_norm", quantize, "quantize")
         x, residual, *vectors, of_sum, dtype = self._prepared(x, residual, weight)
-        # The op of rows has the words for an offset that has no weight.
-        if form.block is None or (weight is None and offset != 0):
-            static = eps, offset, dtype, *of_sum, form.name
-            return self._run(rms_rows, (x, *vectors, residual), *static)
-        numbers = rms_numbers, (x, residual), eps, of_sum
-        return self._in_blocks(rms_blocks, numbers, vectors, (offset, dtype), form)
+        static = eps, offset, dtype, *of_sum, form.name
+        return self._run(rms_rows, (x, *vectors, residual), *static)
 
     def layer_norm(
         self, x: Any, weight: Any, bias: Any, residual: Any, eps: Any, quantize: Any
@@ -159,11 +90,8 @@ class QuantizedNorms:
         x, weight, bias, residual = self.arrays.checked("layer_norm", 1, **operands)
         form = checked("layer_norm", quantize, "quantize")
         x, residual, *vectors, of_sum, dtype = self._prepared(x, residual, weight, bias)
-        if form.block is None:
-            static = eps, dtype, *of_sum, form.name
-            return self._run(layer_rows, (x, *vectors, residual), *static)
-        numbers = layer_numbers, (x, residual), eps, of_sum
-        return self._in_blocks(layer_blocks, numbers, vectors, (dtype,), form)
+        static = eps, dtype, *of_sum, form.name
+        return self._run(layer_rows, (x, *vectors, residual), *static)
 
     def _prepared(self, x: Any, residual: Any, *vectors: Any) -> tuple[Any, ...]:
         """Returns the operands without derivatives, the dtype of the sum and that of the norm."""
@@ -179,37 +107,3 @@ class QuantizedNorms:
 
     def _run(self, op: Any, operands: tuple[Any, ...], *static: Any) -> tuple[Any, ...]:
         return self._entries[op].run(operands, None, *static)  # type: ignore[no-any-return]
-
-    def _in_blocks(
-        self, op: Any, first: Any, vectors: list[Any], static: tuple[Any, ...], form: Any
-    ) -> tuple[Any, ...]:
-        """Runs both programs.
-
-        Args:
-          op: the second program.
-          first: the first program, its operands, eps, and the dtype of the sum.
-          vectors: weight, and bias.
-          static: of the second program; the last one is the dtype of the norm.
-        """
-        numbers_of, (x, residual), eps, of_sum = first
-        shape, name = shape_of(x), op.declaration.name
-        blocks(name, "x", x, form.block)
-        count = len(op.declaration.parameters) - 1 - len(vectors)
-        for key, vector in zip(("weight", "bias"), vectors, strict=False):
-            if vector is not None and shape_of(vector) != shape[-1:]:
-                raise ValueError(
-                    f"{name}: {key} has shape {list(shape_of(vector))}, expected "
-                    f"{list(shape[-1:])}: x has shape {list(shape)}"
-                )
-        found = self._run(numbers_of, (x, residual), eps, *of_sum)
-        numbers, sums = found[:count], found[count:]
-        whole = sums[0] if sums else x
-        if static[-1] == "float64" and self.arrays.dtype_of(whole) != "float64":
-            # The arithmetic follows from all operands, weights included.
-            whole = self.arrays.cast(whole, "float64")
-            numbers = self._run(numbers_of, (whole, None), eps, "float64", "x")
-        h = blocks(name, "x", whole, form.block)
-        tables = [number.reshape(*shape_of(number), 1, 1) for number in numbers]
-        tables += [None if v is None else blocks(name, "x", v, form.block) for v in vectors]
-        values, scales = self._run(op, (h, *tables), *static, form.name)
-        return values.reshape(shape), scales, *sums

@@ -135,9 +135,9 @@ def check_shapes(function: str, form: Form, specs: Sequence[Spec]) -> None:
     space = space_of(first.shape, form.roles[0])
     if form.block and space[-1] % form.block:
         raise ValueError(
-            f"{function}: {form.names[0]} has shape {list(first.shape)}, expected "
-            f"{'twice ' if form.roles[0].is_double else ''}a multiple of {form.block} in the last "
-            "dimension, the columns of a block"
+            f"{function}: {form.names[0]} has shape {list(first.shape)}, expected a last dimension "
+            f"that is {'twice ' if form.roles[0].is_double else ''}a multiple of {form.block}, the "
+            "columns of a block"
         )
     for name, role, spec in zip(form.names, form.roles, specs, strict=True):
         if role is Role.INTEGER:  # checked when it was converted

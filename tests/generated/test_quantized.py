@@ -11,7 +11,7 @@ import pytest
 import bridge
 from bridge import lang as bl
 from bridge.catalogue.quantization import FORMATS, dequantize, fake_quantize, quantize
-from bridge.catalogue.quantized_norms import layer_blocks, rms_rows
+from bridge.catalogue.quantized_norms import layer_rows, rms_rows
 from bridge.generated.requests import Request
 from bridge.lang.dtypes import OF_8_BITS
 from bridge.ops.traced import traced
@@ -51,8 +51,8 @@ CASES = {
         for op, name, dtype in itertools.product((quantize, fake_quantize), FORMATS, DTYPES)
     },
     **{
-        f"{op.__name__} {dtype}": (op, dtype, {"dtype": dtype})
-        for op, dtype in itertools.product((rms_rows, layer_blocks), DTYPES)
+        f"{op.__name__} {name} {dtype}": (op, dtype, {"dtype": dtype, "name": name})
+        for op, name, dtype in itertools.product((rms_rows, layer_rows), FORMATS, DTYPES)
     },
     **{f"all {dtype}": (in_all_dtypes, dtype, {}) for dtype in DTYPES},
 }
