@@ -177,4 +177,4 @@ def test_refusals():
         return bl.block_max(x, 48)
 
     with pytest.raises(bl.DeclarationError, match="no blocks of 48 columns: one of 16, 32, 64"):
-        bridge.op(wrong)
+        bridge.op(wrong)(torch.ones(2, 96))
