@@ -268,9 +268,8 @@ def max(x: Any) -> Value:
 def block_max(x: Any, n: int) -> Value:
     """The largest number of each block of n columns, NaN if one is NaN; n is 16, 32, 64 or 128.
 
-    n divides the columns of a row. Beside values of whole rows, the number of a block stands in
-    each of its columns; a result of such numbers is a `PerBlock[n]`. Hidden columns do not count.
-    The gradient goes to one place, the first of the largest numbers.
+    n divides the columns of a row. The number stands in each column of its block; a result of such
+    numbers is a `PerBlock[n]`. The gradient goes to the first of the largest numbers.
     """
     return apply("block_max", x, static=_block("block_max", n))
 

@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bridge.lang.emission.block_stages import block_stages, has_blocks, last_stage
 from bridge.lang.emission.cpu_tiles import Registers, TileText
 from bridge.lang.emission.sections import (
     LargestCount,
     OneColumn,
     Pick,
     Tile,
-    block_stages,
     constant_rows_of,
-    has_blocks,
     largest_count_of,
-    last_stage,
     one_column_of,
     part_of,
     pick_of,

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from bridge.lang.emission.block_stages import block_stages, has_blocks, last_stage
 from bridge.lang.emission.cuda_reductions import Reductions
 from bridge.lang.emission.expressions import TYPES, Numbers
 from bridge.lang.emission.residents import Residents
 from bridge.lang.emission.row_order import RowOrder
 from bridge.lang.emission.sections import (
     Tile,
-    block_stages,
     constant_rows_of,
-    has_blocks,
-    last_stage,
     makers,
     named_column,
     one_column_of,

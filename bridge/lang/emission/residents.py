@@ -8,11 +8,11 @@ from typing import Any
 from bridge.lang import roles
 from bridge.lang.bytecode import Writer
 from bridge.lang.dtypes import DTYPES
+from bridge.lang.emission.block_stages import has_blocks
 from bridge.lang.emission.expressions import Expressions, Numbers
 from bridge.lang.emission.sections import (
     Pick,
     Tile,
-    has_blocks,
     streams_of,
     tile_sections,
     value_instead,
