@@ -101,7 +101,7 @@ class ProgramThread {
           col_ = chunk * kSumChunk + program_.leaf_column[leaf_] + in_team_;
           is_in_ = !is_tile || col_ < program_.cols;
           // Threads without a column take part in the exchanges of blocks.
-          if (is_in_ || program_.has_blocks != 0) {
+          if (is_in_ || (program_.has_blocks != 0 && col_ - in_team_ < program_.cols)) {
             for (int32_t i = next; i < end; ++i) run_instruction(instruction(i));
           } else {
             for (int32_t i = end; i < last; ++i) pass_over(instruction(i));
