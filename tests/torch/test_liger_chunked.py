@@ -280,3 +280,29 @@ def test_constructors_refuse_bad_options() -> None:
         liger.LigerFusedLinearGRPOLoss(sapo_temperature_pos=0.0)
     with pytest.raises(TypeError, match="unexpected keyword"):
         liger.LigerFusedLinearORPOLoss(gamma=0.5)
+
+
+def test_luspo_by_sequence_counts_padding_as_the_original() -> None:
+    """The loss of a sequence times its length; the divergence is a mean over all places."""
+    given = drawn()
+    target = given["target"].clamp(min=0)
+    mask = torch.ones(2 * PAIRS, TOKENS)
+    mask[1, 3:] = 0
+    a = torch.randn(2 * PAIRS).double()
+    old = -2.5 + 0.3 * torch.randn(2 * PAIRS, TOKENS).double()
+    options = {"loss_type": "luspo", "importance_sampling_level": "sequence", "compiled": False}
+    loss = liger.LigerFusedLinearGRPOLoss(epsilon_high=1.5, beta=0.04, **options)
+    own = given["x"], given["weight"], target, mask, a, given["bias"]
+    reference = {f"ref_{n}": given[k] for n, k in REFERENCE.items()}
+    found, _ = loss(*own, old_per_token_logps=old, **reference)
+    t = (given["x"] @ given["weight"].T + given["bias"]).log_softmax(-1)
+    ref = (given["ref"] @ given["ref_weight"].T + given["ref_bias"]).log_softmax(-1)
+    t, ref = (each.gather(-1, target[..., None])[..., 0] for each in (t, ref))
+    n = mask.sum(-1, keepdim=True)
+    r = (((t - old) * mask).sum(-1, keepdim=True) / n).exp()
+    losses = -torch.minimum(r * a[:, None], r.clamp(0.8, 2.5) * a[:, None])
+    losses = losses + 0.04 * ((ref - t).exp() - (ref - t) - 1)
+    torch.testing.assert_close(found, (losses * n).mean())
+
+
+REFERENCE = {"input": "ref", "weight": "ref_weight", "bias": "ref_bias"}

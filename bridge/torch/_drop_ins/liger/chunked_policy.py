@@ -145,6 +145,10 @@ class LigerFusedLinearGRPOFunction(torch.autograd.Function, metaclass=DropIn):
                 temperatures=(sapo_temperature_pos, sapo_temperature_neg),
                 reduction="none",
             )
+        is_whole = loss_type == "luspo" and level == "sequence"
+        if is_whole:
+            # One number for all tokens of a sequence, padding included, as in the original.
+            losses = _mean(losses.expand_as(log_probs), mask)[:, None].expand_as(log_probs)
         if ratios is not None and loss_type != "vespo":
             losses = losses * ratios
         metrics = []
@@ -154,7 +158,8 @@ class LigerFusedLinearGRPOFunction(torch.autograd.Function, metaclass=DropIn):
             kl = kl * ratio if use_bias_correction_kl else kl
             losses = losses + beta * kl
             metrics.append(_of_tokens(kl, mask))
-        losses = torch.where(mask, losses, 0.0)
+        if not is_whole:
+            losses = torch.where(mask, losses, 0.0)
         loss = _reduced(losses, mask, loss_type, max_completion_length, num_items_in_batch)
         metrics.append(_of_tokens(_clipped(ratio, a, loss_type, epsilon_low, epsilon_high), mask))
         return loss, [each.detach() for each in metrics]
