@@ -107,8 +107,10 @@ class Products:
         own = (left.shape[-2],) * (a.ndim > 1) + (right.shape[-1],) * (b.ndim > 1)
         return self._product(left, right, None, ProductParams(dtype, bits=bits), (*batches, *own))
 
-    def linear(self, x: Any, weight: Any, bias: Any, bits: str | None) -> Any:
-        """Returns x weightᵀ + bias."""
+    def linear(
+        self, x: Any, weight: Any, bias: Any, bits: str | None, *, input_first: bool = False
+    ) -> Any:
+        """Returns x weightᵀ + bias, or x weight + bias for a weight `[in, out]`."""
         x, weight, bias = self.arrays.checked("linear", 2, x=x, weight=weight, bias=bias)
         x, weight, bias = self.arrays.autocast(x, weight, bias)
         dtype = _promoted("linear", self.arrays, x=x, weight=weight, bias=bias)
@@ -117,7 +119,7 @@ class Products:
             raise ValueError(
                 f"linear: weight has shape {_words(weight)}, expected [out, in], two dimensions"
             )
-        features, own = weight.shape
+        features, own = weight.shape[::-1] if input_first else weight.shape
         if x.ndim == 0 or x.shape[-1] != own:
             raise ValueError(
                 f"linear: x has shape {_words(x)}, expected {own} in the last dimension, as weight "
@@ -129,7 +131,7 @@ class Products:
                 f"shape {_words(weight)}"
             )
         left = self.primitives.reshaped(x, (1, own)) if x.ndim == 1 else x
-        params = ProductParams(dtype, transposed_b=True, bits=bits)
+        params = ProductParams(dtype, transposed_b=not input_first, bits=bits)
         return self._product(left, weight, bias, params, (*x.shape[:-1], features))
 
     def _check_bits(self, function: str, bits: str | None, result: str, **given: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .fault import Fault
 
+_VISION = "tests/vision_models/test_models.py::test_no_number_differs_after_steps"
 _ATTENTION = "bridge/catalogue/attention.py"
 _CHUNKS = "bridge/catalogue/attention_chunks.py"
 _SCORES = "bridge/catalogue/attention_scores.py"
@@ -112,6 +113,22 @@ REPLACED_PRODUCTS = (
         "class HeadOnBridge(HeadWithLoss, Linear):",
         "class HeadOnBridge(HeadWithLoss):",
         tests=f"{_OF_MODELS}::test_with_a_loss_without_logits",
+    ),
+    Fault(
+        "replace: a batch norm of Flax keeps Flax's rule of the running variance",
+        "bridge/jax/_replaced/layer_forms.py",
+        'return _UNBIASED if unbiased and form.name == "batch_norm" else form',
+        "return form",
+        tests=_VISION,
+        keyword="ResNet",
+    ),
+    Fault(
+        "replace: a group norm is torch's own",
+        "bridge/torch/_drop_ins/module_forms.py",
+        "return group_norm(input, layer.num_groups, layer.weight, layer.bias, eps=layer.eps)",
+        "return nn.GroupNorm.forward(layer, input)",
+        tests=_VISION,
+        keyword="U-Net",
     ),
 )
 

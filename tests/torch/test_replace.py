@@ -21,6 +21,7 @@ class Block(nn.Module):
         self.conv = nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular")
         self.norm = nn.GroupNorm(2, 4)
         self.batch_norm = nn.BatchNorm2d(4)
+        self.dropout = nn.Dropout(0.0)
         self.up = nn.ConvTranspose2d(4, 4, 2, stride=2)
         self.head = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.LayerNorm(6), nn.RMSNorm(6))
 
@@ -33,6 +34,7 @@ class Block(nn.Module):
 EXPECTED = {
     "conv": "conv2d",
     "norm": "group_norm",
+    "batch_norm": "batch_norm",
     "up": "conv_transpose2d",
     "head.0": "linear",
     "head.1": "bias_gelu",
@@ -47,7 +49,7 @@ def test_a_tree_of_modules() -> None:
     parameters = list(model.parameters())
     replaced = bt.replace(model)
     assert replaced.done == EXPECTED
-    assert replaced.left == {"batch_norm": "bridge has no form of BatchNorm2d"}
+    assert replaced.left == {"dropout": "bridge has no form of Dropout"}
     assert "1 × conv2d" in str(replaced)
     assert list(model.state_dict()) == keys
     assert all(one is two for one, two in zip(parameters, model.parameters(), strict=True))
@@ -82,6 +84,24 @@ def test_a_tree_of_modules() -> None:
         (nn.RMSNorm(7), (3, 7)),
         (nn.GroupNorm(2, 4), (3, 4, 5)),
         (nn.Linear(7, 3, bias=False), (3, 7)),
+        (nn.BatchNorm1d(3), (4, 3)),
+        (nn.BatchNorm2d(3, momentum=None), (2, 3, 4, 4)),
+        (nn.BatchNorm3d(3, affine=False, track_running_stats=False), (2, 3, 2, 2, 3)),
+        (nn.MaxPool1d(3, 2, ceil_mode=True), (2, 3, 8)),
+        (nn.MaxPool2d(3, 2, 1), (3, 8, 7)),
+        (nn.MaxPool3d(2), (2, 3, 4, 4, 4)),
+        (nn.AvgPool1d(3, 2, 1, count_include_pad=False), (2, 3, 8)),
+        (nn.AvgPool2d(3, divisor_override=5), (2, 3, 8, 7)),
+        (nn.AdaptiveAvgPool2d((1, None)), (3, 8, 7)),
+        (nn.AdaptiveAvgPool3d(1), (2, 3, 4, 4, 4)),
+        (nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True), (2, 3, 4, 5)),
+        (nn.SiLU(), (3, 7)),
+        (nn.Sigmoid(), (3, 7)),
+        (nn.Tanh(), (3, 7)),
+        (nn.Mish(), (2, 3, 7)),
+        (nn.Hardswish(), (3, 7)),
+        (nn.LeakyReLU(0.3), (3, 7)),
+        (nn.ELU(0.7), (3, 7)),
     ],
     ids=lambda each: type(each).__name__ if isinstance(each, nn.Module) else "",
 )
@@ -122,7 +142,10 @@ class Own(nn.Conv2d):
     ("layer", "why"),
     [
         (nn.LayerNorm((2, 3)), "normalized_shape is [2, 3], expected one dimension"),
-        (nn.SiLU(), "bridge has no form of SiLU"),
+        (nn.SELU(), "bridge has no form of SELU"),
+        (nn.MSELoss(), "bridge has no form of MSELoss"),
+        (nn.BatchNorm2d(2, eps=0.0), "eps is 0.0, expected a positive number"),
+        (nn.LazyBatchNorm2d(), "LazyBatchNorm2d has no sizes yet"),
         (nn.CrossEntropyLoss(torch.ones(3)), "weight is given, expected None"),
         (Own(2, 2, 1), "its class Own computes with weight itself"),
         (nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 2, 1)), "its weight is computed from"),
@@ -136,10 +159,79 @@ def test_modules_that_stay(layer: Any, why: str) -> None:
 
 
 def test_modules_that_move_numbers_are_not_reported() -> None:
-    model = nn.Sequential(nn.ReLU(), nn.Flatten(), nn.MaxPool2d(2), nn.Identity(), bt.Linear(2, 2))
+    own = bt.Linear(2, 2), bt.BatchNorm2d(2)
+    model = nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Identity(), *own)
     replaced = bt.replace(model)
     assert not replaced.done
     assert not replaced.left
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("options", [{}, {"bias": False, "kdim": 4, "vdim": 6}])
+def test_attention(batch_first: bool, options: dict[str, Any]) -> None:
+    layer = nn.MultiheadAttention(8, 2, batch_first=batch_first, **options)
+    original = copy.deepcopy(layer)
+    replaced = bt.replace(layer)
+    assert replaced.done == {"": "attention"}
+    assert not replaced.left
+    sizes = 8, options.get("kdim", 8), options.get("vdim", 8)
+    given = [torch.randn(3, 5, size, requires_grad=True) for size in sizes]
+    images, keys = (3, 5) if batch_first else (5, 3)
+    padding = torch.zeros(images, keys, dtype=torch.bool)
+    padding[0, 2:] = True
+    causal = torch.ones(keys, keys).triu(1).bool()
+    for named in (
+        {},
+        {"need_weights": False},
+        {"key_padding_mask": padding},
+        {"attn_mask": causal, "average_attn_weights": False},
+        {"attn_mask": causal, "key_padding_mask": padding},
+        {"attn_mask": torch.randn(keys, keys)},
+    ):
+        pairs = []
+        for own in (layer, original):
+            y, weights = own(*given, **named)
+            g = torch.arange(y.numel()).reshape(y.shape).sin()
+            operands = [*given, *own.parameters()]
+            found = torch.autograd.grad(y, operands, g)
+            pairs.append((y, *([] if weights is None else [weights]), *found))
+        for one, two in zip(*pairs, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        layer(*(x[0] for x in given)), original(*(x[0] for x in given)), rtol=1e-4, atol=1e-5
+    )
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(*given)[0], layer(*given)[0])
+
+
+def test_attention_that_stays() -> None:
+    replaced = bt.replace(nn.MultiheadAttention(8, 2, dropout=0.1))
+    assert "dropout is 0.1, expected 0" in replaced.left[""]
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
+    assert "set_fastpath_enabled(False)" in bt.replace(layer).left[""]
+    assert isinstance(layer.self_attn, nn.MultiheadAttention)
+
+
+def test_activations_in_place() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.SiLU(inplace=True))
+    bt.replace(model)
+    x = torch.randn(3, 4)
+    given = x.clone()
+    y = model[1](given)
+    assert y.data_ptr() == given.data_ptr()
+    torch.testing.assert_close(y, nn.functional.silu(x))
+    model(x).sum().backward()
+    assert model[0].weight.grad is not None
+
+
+def test_running_statistics() -> None:
+    layer, x = nn.BatchNorm2d(3), torch.randn(4, 3, 5, 5)
+    original = copy.deepcopy(layer)
+    bt.replace(layer)
+    for module in (layer, original):
+        module(x)
+    for name, buffer in original.named_buffers():
+        torch.testing.assert_close(dict(layer.named_buffers())[name], buffer)
 
 
 def test_bad_input() -> None:

@@ -29,6 +29,33 @@ TRAINING_EXPLANATION = (
     "same inputs, those of one forward pass of the trained model."
 )
 
+VISION_HEADER = ("", "differing numbers", "of")
+VISION_EXPLANATION = (
+    "Each model is written once with the layers of torch.nn and once with those of Flax NNX; one "
+    "call of replace for each lets bridge compute the layers. Weights, running statistics and "
+    "momenta are compared after the last step, and the outputs before the first and after the last."
+)
+
+
+def vision_comparison(vision: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Returns a row for each model: all numbers compared, and those that differ."""
+    rows = []
+    for name, found in vision.items():
+        counts = {kind: each["differing"] for kind, each in found["kinds"].items()}
+        named = ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+        elements = sum(each["elements"] for each in found["kinds"].values())
+        rows.append([f"{name}, {found['steps']} steps", named or "0", f"{elements:,}"])
+    return rows
+
+
+def is_equal_vision(vision: dict[str, dict[str, Any]]) -> bool:
+    """Returns True if no number of any model differs."""
+    return all(
+        found["equal_losses"] == found["steps"]
+        and not any(each["differing"] for each in found["kinds"].values())
+        for found in vision.values()
+    )
+
 
 def comparison(found: dict[str, Any]) -> list[list[str]]:
     """Returns rows with the differences between the frameworks, and their speed."""

@@ -23,11 +23,15 @@ from tools.demo.comparison import (
     HEADER,
     NEIGHBOURS,
     TRAINING_EXPLANATION,
+    VISION_EXPLANATION,
+    VISION_HEADER,
     comparison,
     is_equal,
+    is_equal_vision,
     neighbour_line,
     neighbours,
     training_comparison,
+    vision_comparison,
 )
 from tools.demo.sentences import SENTENCES, SUBJECT_OF
 
@@ -54,12 +58,16 @@ def run(chosen: argparse.Namespace) -> int:
     show(found, console)
     passed = all(op["differing"]["bridge"] == 0 for op in found["agreement"].values())
     passed &= found["distance"]["bridge"]["largest"] == 0
-    training = parity_report = bench_report = None
+    training = vision = parity_report = bench_report = None
     if not chosen.sentences_only:
         console.rule("A small GPT trained in PyTorch and in JAX")
         training = train(chosen.device)
         show_training(training, console)
         passed &= is_equal(training)
+        console.rule("Vision models trained in PyTorch and in JAX")
+        vision = train_vision()
+        show_vision(vision, console)
+        passed &= is_equal_vision(vision)
     if not chosen.sentences_only and not chosen.no_measurements:
         console.rule("Parity")
         parity_report = parity.measure(device=chosen.device, quick=True)
@@ -72,7 +80,7 @@ def run(chosen: argparse.Namespace) -> int:
     from tools.demo.report import write
 
     with outputs.naming("html", chosen.html):
-        write(chosen.html, found, training, parity_report, bench_report)
+        write(chosen.html, found, training, vision, parity_report, bench_report)
     console.rule()
     seconds = time.perf_counter() - start
     console.print(f"{'All passed' if passed else 'FAILED'} in {seconds:.0f} s.", highlight=False)
@@ -142,6 +150,26 @@ def train(device: str = "cpu") -> dict[str, Any]:
             progress.update(task, description=f"training in {_whose(framework, ops)}", advance=1)
 
         return training.train(device, following=following)
+
+
+def train_vision() -> dict[str, Any]:
+    """Trains the four vision models in both frameworks, on the CPU."""
+    from tools.demo.vision import training
+
+    with bar() as progress:
+        task = progress.add_task("training", total=2 * training.STEPS * len(training.MODELS))
+
+        def following(name: str, framework: str, step: int) -> None:
+            what = f"training {name} in {FRAMEWORKS[framework]}"
+            progress.update(task, description=what, advance=1)
+
+        return {name: training.train(name, following=following) for name in training.MODELS}
+
+
+def show_vision(vision: dict[str, Any], console: Console) -> None:
+    title = "Vision models: torch against JAX"
+    print_cells(console, title, VISION_HEADER, vision_comparison(vision))
+    console.print(f"[dim]{VISION_EXPLANATION}[/]", highlight=False)
 
 
 def show_training(training: dict[str, Any], console: Console) -> None:

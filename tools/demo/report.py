@@ -21,10 +21,13 @@ from tools.demo.comparison import (
     NEIGHBOURS,
     OPS,
     TRAINING_EXPLANATION,
+    VISION_EXPLANATION,
+    VISION_HEADER,
     comparison,
     neighbour_line,
     neighbours,
     training_comparison,
+    vision_comparison,
 )
 from tools.demo.sentences import SUBJECT_OF, SUBJECTS
 from tools.plots import OURS, Figure, on_page, open_frame, pyplot
@@ -36,11 +39,13 @@ def write(
     path: Path,
     found: dict[str, Any],
     training: dict[str, Any] | None,
+    vision: dict[str, Any] | None,
     parity: dict[str, Any] | None,
     bench: dict[str, Any] | None,
 ) -> None:
     """Writes the page."""
     sections = [] if training is None else [_training(training)]
+    sections += [] if vision is None else [_vision(vision)]
     sections += [_encoder(found), _neighbours(found)]
     if parity is not None:
         sections += _parity(parity)
@@ -99,6 +104,18 @@ def _training(training: dict[str, Any]) -> Section:
     body += on_page(_draw_training(training))
     body += page.table(HEADER, training_comparison(training))
     return Section("Training in both frameworks", body + page.paragraph(TRAINING_EXPLANATION))
+
+
+def _vision(vision: dict[str, Any]) -> Section:
+    body = page.table(VISION_HEADER, vision_comparison(vision))
+    body += page.paragraph(VISION_EXPLANATION)
+    lines = [
+        [f"{name}, {FRAMEWORKS[framework]}", "; ".join(str(replaced).splitlines())]
+        for name, found in vision.items()
+        for framework, replaced in found["replaced"].items()
+    ]
+    body += page.details("Layers that replace found", page.table(["", "ops"], lines))
+    return Section("Vision models in both frameworks", body)
 
 
 def _draw_training(training: dict[str, Any]) -> Figure:

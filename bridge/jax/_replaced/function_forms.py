@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from bridge.catalogue.activations import KINDS, SLOPES, activation
 from bridge.jax._ops.bias_gelu import bias_gelu
 from bridge.jax._ops.cross_entropy import cross_entropy
 from bridge.jax._ops.gates import squared_relu
@@ -40,6 +41,9 @@ class FunctionByBridge:
         return self.original
 
     def __call__(self, *given: Any, **named: Any) -> Any:
+        if self.form.is_call:
+            found = self.form.run(None, *given, **named)
+            return self.original(*given, **named) if found is NotImplemented else found
         arrays = arrays_of_call(self.original, 0, self.form.count, given, named)
         if arrays is None or any(x.shape != arrays[0].shape[:-1] for x in arrays[1:]):
             return self.original(*given, **named)  # such as labels that broadcast
@@ -91,6 +95,9 @@ def _activations() -> Iterator[Form]:
     for approximate in ("tanh", "none", "sigmoid"):
         yield Form(f"bias_gelu, {approximate}", _gelu, (("approximate", approximate),))
     yield Form("squared_relu", _squared_relu)
+    for kind in KINDS:
+        for slope in SLOPES.get(kind, (1.0,)):
+            yield Form(kind, _activation, (("kind", kind), ("slope", slope)))
 
 
 def _gelu(layer: Any, x: jax.Array, approximate: str) -> jax.Array:
@@ -99,6 +106,10 @@ def _gelu(layer: Any, x: jax.Array, approximate: str) -> jax.Array:
 
 def _squared_relu(layer: Any, x: jax.Array) -> jax.Array:
     return squared_relu(x)
+
+
+def _activation(layer: Any, x: jax.Array, kind: str, slope: float) -> jax.Array:
+    return activation.jax(x, kind=kind, slope=slope)  # type: ignore[no-any-return]
 
 
 def _with_labels(dtype: str) -> Iterator[tuple[Any, ...]]:

@@ -20,6 +20,7 @@ from bridge.jax._replaced.function_forms import (
     function_form,
     functions_of,
 )
+from bridge.jax._replaced.layer_forms import attention_form, layer_form
 from bridge.jax._replaced.mlp_forms import mlp_form
 from bridge.jax._replaced.norm_forms import has_rows_for_form, norm_form
 from bridge.jax._replaced.settings import settings_of
@@ -28,6 +29,7 @@ from bridge.replaced import Replaced, names_read_by
 
 _SCOPE = type(jax.named_scope("bridge"))
 _WRAPPED = "its __call__ is wrapped, as by nnx.jit or nnx.remat: expected a plain method"
+_ATTENTION = "attention_fn"
 _BY_NAME = (
     "its {} calls {} by its name: keep the function in an attribute that replace can set, or call "
     "bridge.jax.{}"
@@ -53,27 +55,36 @@ def replace(
     mlps: bool = True,
     activations: bool = True,
     losses: bool = True,
+    products: bool = True,
+    attention: bool = True,
+    unbiased: bool = False,
 ) -> Replaced:
     """Replaces the computation of layers in a model of Flax NNX by ops of bridge.
 
     No variable is changed, moved or renamed: `nnx.state`, checkpoints and optimizers stay valid.
-    Each layer stays an instance of its class. The op is not chosen by the layer's name: the layer's
-    own `__call__` runs on random rows, and an op replaces it if it gives the same results. A layer
-    that no op computes stays as it is. A replaced layer runs its original computation for a call
-    with other arguments than the array, such as a mask.
+    Each layer stays an instance of its class. Flax's own layers are known by their `__call__`. For
+    others the op is not chosen by the layer's name: the layer's own `__call__` runs on random rows,
+    and an op replaces it if it gives the same results. A layer that no op computes stays as it is.
+    A replaced layer runs its original computation for a call with other arguments than the array,
+    such as a mask.
 
     Call `replace` outside of `jax.jit` and other transformations. The model may be abstract, as
     from `nnx.eval_shape`.
 
     Args:
       model: any module; nothing is changed before all trials have ended.
-      norms: RMS norms and layer norms, with weight or 1 + weight.
+      norms: RMS norms and layer norms, with weight or 1 + weight; Flax's batch and group norms.
       mlps: MLPs with the modules gate_proj, up_proj and down_proj (or gate, up and down, or w1, w3
         and w2, or wi_0, wi_1 and wo), or with gate_up_proj and down_proj.
-      activations: the forms of GELU and the squared ReLU, as attributes, elements of `nnx.List` and
+      activations: the forms of GELU, the squared ReLU, SiLU, sigmoid, tanh, mish, hard swish,
+        leaky ReLU and ELU, as attributes, elements of `nnx.List` and
         `nnx.Sequential`, or modules.
       losses: cross-entropies of logits and integer labels, as attributes with "loss" or
         "cross_entropy" in their name.
+      products: Flax's Linear, LinearGeneral, Conv, ConvTranspose and Embed.
+      attention: `attention_fn` of `nnx.MultiHeadAttention`.
+      unbiased: batch norms update their running variance by torch's rule, with n − 1, not by
+        Flax's.
 
     Returns:
       A record of the replaced layers and of the others, which can undo the replacement.
@@ -85,10 +96,12 @@ def replace(
     Example:
       >>> model = nnx.Sequential(nnx.Linear(4, 8, rngs=nnx.Rngs(0)), nnx.gelu)
       >>> print(replace(model))
+      1 × linear
       1 × bias_gelu, tanh
     """
     _check(model)
     kinds = {"norms": norms, "mlps": mlps, "activations": activations, "losses": losses}
+    kinds |= {"products": products, "attention": attention}
     wanted = [kind for kind, is_wanted in kinds.items() if is_wanted]
     replaced, changes = Replaced(), []
     known: dict[Any, Any] = {}
@@ -100,12 +113,14 @@ def replace(
                 replaced.before[name] = layer.form.name
             elif isinstance(layer, (LayerNorm, RMSNorm)):
                 continue
-            elif isinstance(found := _form_of(layer, wanted, known), str):
+            elif isinstance(found := _form_of(layer, wanted, known, unbiased), str):
                 replaced.left[name] = found
             elif found is not None:
                 changes.append(_Change(name, found, layer, None))
             else:
                 changes += _functions(replaced, name, layer, wanted, known)
+                if "attention" in wanted:
+                    changes += _attention(replaced, name, layer)
                 _names_functions(replaced, name, layer, wanted)
     try:
         for change in changes:
@@ -128,8 +143,12 @@ def _check(model: Any) -> None:
         )
 
 
-def _form_of(layer: Any, wanted: list[str], known: dict[Any, Any]) -> Form | str | None:
+def _form_of(
+    layer: Any, wanted: list[str], known: dict[Any, Any], unbiased: bool
+) -> Form | str | None:
     """Returns the form of a layer, or the reason why it has none, or None for another layer."""
+    if (found := layer_form(layer, wanted, unbiased)) is not None:
+        return found
     key = _key(layer)
     if key not in known:
         known[key] = _find(layer, wanted)
@@ -189,6 +208,19 @@ def _functions(
             replaced.left[path] = found
 
 
+def _attention(replaced: Replaced, name: str, layer: Any) -> Iterator[_Change]:
+    function = getattr(layer, _ATTENTION, None)
+    if function is None or not isinstance(layer, nnx.MultiHeadAttention):
+        return
+    path = f"{name}.{_ATTENTION}" if name else _ATTENTION
+    if isinstance(function, FunctionByBridge):
+        replaced.before[path] = function.form.name
+    elif isinstance(found := attention_form(function), str):
+        replaced.left[path] = found
+    elif found is not None:
+        yield _Change(path, found, layer, _ATTENTION)
+
+
 def _names_functions(replaced: Replaced, name: str, layer: Any, wanted: list[str]) -> None:
     """Reports functions that a user's module calls by name: nothing can replace those."""
     if type(layer).__module__.startswith("flax."):
@@ -208,7 +240,8 @@ def _apply(replaced: Replaced, change: _Change) -> None:
         original: Any = type(owner)
         # A subclass must be a pytree exactly if the original is one.
         is_pytree = not jax.tree_util.all_leaves([owner])
-        to = _class_by(original, form, is_pytree, settings_of(owner, form.parts))
+        settings = None if form.is_call else settings_of(owner, form.parts)
+        to = _class_by(original, form, is_pytree, settings)
         _set_class(owner, to)
         replaced._undo.append(functools.partial(_undo_class, name, owner, to, original))
     else:
@@ -265,10 +298,26 @@ def _call_of(original: Any, form: Form, settings: Any) -> Callable[..., Any]:
     return __call__
 
 
+def _method_of(original: Any, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    own = getattr(original, name)
+
+    @functools.wraps(own)
+    def method(self: Any, *given: Any, **named: Any) -> Any:
+        found = function(self, *given, **named)
+        return own(self, *given, **named) if found is NotImplemented else found
+
+    return method
+
+
 @functools.cache
 def _class_by(original: Any, form: Form, is_pytree: bool, settings: Any) -> Any:
     own = {"replaces": original, "form": form, "is_pytree": is_pytree, "settings": settings}
-    own |= {"__module__": original.__module__, "__call__": _call_of(original, form, settings)}
+    if form.is_call:
+        call = _method_of(original, "__call__", form.run)
+        own |= {name: _method_of(original, name, function) for name, function in form.methods}
+    else:
+        call = _call_of(original, form, settings)
+    own |= {"__module__": original.__module__, "__call__": call}
     kind: Any = type(original)
     return _kind_by(kind)(original.__name__, (original, ByBridge), own, pytree=is_pytree)
 

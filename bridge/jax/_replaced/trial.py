@@ -48,6 +48,10 @@ class Form:
 
     For a function that is an attribute of a module, `layer` is None. `count` is the number of
     arrays, `parts` has the attributes of the layer that are modules which the formula calls.
+
+    With `is_call` the formula takes all arguments of the call, reads the layer's settings each
+    time, and returns NotImplemented if the original must compute. `methods` are more such formulas,
+    for methods by name.
     """
 
     name: str
@@ -55,9 +59,11 @@ class Form:
     constants: tuple[tuple[str, Any], ...] = field(default=())
     count: int = 1
     parts: tuple[str, ...] = ()
+    is_call: bool = False
+    methods: tuple[tuple[str, Callable[..., Any]], ...] = ()
 
-    def run(self, layer: Any, *given: Any) -> Any:
-        return self.function(layer, *given, **dict(self.constants))
+    def run(self, layer: Any, *given: Any, **named: Any) -> Any:
+        return self.function(layer, *given, **named, **dict(self.constants))
 
 
 class _ChangedVariables(Exception):

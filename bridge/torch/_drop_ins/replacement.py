@@ -14,10 +14,11 @@ from bridge.torch._drop_ins.module_forms import module_form_of
 def replace(model: nn.Module) -> Replaced:
     """Replaces the computation of modules of torch.nn in a model by ops of bridge.
 
-    The modules are linear layers, embeddings, convolutions, transposed convolutions, layer, RMS and
-    group norms, GELU, softmax and its logarithm, and the cross-entropy, alone or in any tree of
-    modules. No parameter is changed, moved or renamed, so state dicts and optimizers stay valid.
-    Each module stays an instance of its class. Call `replace` before adding hooks, FSDP or
+    The modules are linear layers, embeddings, convolutions, transposed convolutions, batch, layer,
+    RMS and group norms, pools, `Upsample`, `MultiheadAttention`, GELU, SiLU, sigmoid, tanh, mish,
+    hard swish, leaky ReLU, ELU, softmax and its logarithm, and the cross-entropy, alone or in any
+    tree of modules. No parameter is changed, moved or renamed, so state dicts and optimizers stay
+    valid. Each module stays an instance of its class. Call `replace` before adding hooks, FSDP or
     torch.compile. Functions that a `forward` calls itself stay as they are.
 
     For models of transformers, `bridge.torch.huggingface.replace` finds more layers.
@@ -53,4 +54,7 @@ def replace(model: nn.Module) -> Replaced:
         elif form is not None:
             original: Any = type(layer)
             change_class(replaced, name, layer, class_by(original, form), form.name)
+    for name, op in {**replaced.before, **replaced.done}.items():
+        if op == "attention":  # it computes with the weights of this part
+            replaced.left.pop(f"{name}.out_proj" if name else "out_proj", None)
     return replaced

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bridge.catalogue.vision.batch_norm import NAME
-from bridge.catalogue.vision.batch_norm_layer import OPERANDS, check_numbers, check_operands
+from bridge.catalogue.vision.batch_norm_layer import OPERANDS, Rule, check_numbers, check_operands
 from bridge.jax._adapter import arrays
 from bridge.jax._adapter.arguments import as_array_likes, as_flag, axis_size
 from bridge.jax._ops.vision.batch_norm_devices import compiled_batch_norm
@@ -29,6 +29,7 @@ def batch_norm(
     *,
     axis: int = -1,
     axis_name: Any = None,
+    unbiased: bool = False,
 ) -> Any:
     r"""(x − μ)/√(v + eps)·weight + bias for each channel.
 
@@ -40,8 +41,8 @@ def batch_norm(
     transformation of JAX applies, derivatives of any order included.
 
     In training the new running statistics are returned too, by Flax's rule:
-    new = momentum·old + (1 − momentum)·batch, with the variance v. torch has another rule. They
-    have no gradient.
+    new = momentum·old + (1 − momentum)·batch, with the variance v. torch's rule has the variance
+    v·n/(n − 1), as `unbiased`, and 1 − momentum in place of momentum. They have no gradient.
 
     Args:
       input: `[n, ..., c]`, or with channels in another dimension `axis`, float16, bfloat16, float32
@@ -57,6 +58,7 @@ def batch_norm(
         of the images: the statistics are those of all parts, in the order of the devices. If each
         has 16·2ⁿ rows (images × places), the bits are those of one array on one device. Reverse
         mode only. Arrays that are split under jit need no name.
+      unbiased: the batch's variance divides by n − 1 in the running variance, as in torch.
 
     Returns:
       An array of input's shape in the promoted dtype of input, weight and bias. In training a tuple
@@ -78,13 +80,15 @@ def batch_norm(
     operands = input, running_mean, running_var, weight, bias
     given = as_array_likes(NAME, 1, **dict(zip(OPERANDS, operands, strict=True)))
     training = as_flag(NAME, "training", training)
+    unbiased = as_flag(NAME, "unbiased", unbiased)
     momentum, eps = check_numbers(arrays, momentum, eps)
     axis = whole_number(NAME, "axis", arrays.known(NAME, "axis", axis), -9)
     shaped = [_shaped(each) for each in given]
     check_operands(shaped[0], shaped[1], shaped[2], shaped[3], shaped[4], training, axis)
     parts = axis_size(NAME, axis_name)
     ndim = np.ndim(given[0])
-    static = training, momentum, eps, axis % ndim, parts, axis_name if parts > 1 else None
+    rule = Rule(momentum, 1.0 - momentum, int(unbiased))
+    static = training, rule, eps, axis % ndim, parts, axis_name if parts > 1 else None
     return compiled_batch_norm(*static)(*given)
 
 

@@ -71,7 +71,7 @@ def _rules(axis_name: Any, are_shared: bool) -> BatchNorm:
 
 @compiled_for
 def compiled_batch_norm(
-    training: bool, momentum: float, eps: float, axis: int, parts: int, axis_name: Any
+    training: bool, rule: Rule, eps: float, axis: int, parts: int, axis_name: Any
 ) -> Any:
     def run(x: Any, *others: Any) -> Any:
         x, mean, variance, weight, bias = as_arrays(x, *others)
@@ -95,7 +95,6 @@ def compiled_batch_norm(
         count = rows_of(x.shape, place) * parts
         if mean is None or count == 0:
             return y, mean, variance
-        rule = Rule(momentum, 1.0 - momentum, 0)
         return y, *running(arrays, mean, variance, lax.stop_gradient(pair), rule, count)
 
     run.__name__ = NAME

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 from torch import nn
@@ -174,7 +175,8 @@ class ByBridge:
     argument_names: tuple[str, ...]
 
     def forward(self, *given: Any, **named: Any) -> Any:
-        others = [name for name in self.argument_names[len(given) :] if name in named]
+        rest = self.argument_names[len(given) :]
+        others = [*itertools.takewhile(named.__contains__, rest)]
         return self.form.forward(self, *given, *[named.pop(name) for name in others], **named)
 
     def __reduce_ex__(self, protocol: Any) -> Any:

@@ -13,7 +13,7 @@ from bridge.torch._adapter.overrides import hand_over, is_overridden
 from bridge.torch._ops.vision.batch_norm import batch_norm
 
 
-def _forward(module: Any, name: str, input: Tensor) -> Tensor:
+def normalised(module: Any, name: str, input: Tensor) -> Tensor:
     """Computes a module of batch norm, and counts batches as torch's modules do."""
     momentum = 0.0 if module.momentum is None else module.momentum
     if module.training and module.track_running_stats and module.num_batches_tracked is not None:
@@ -79,7 +79,7 @@ class BatchNorm1d(torch.nn.BatchNorm1d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return _forward(self, "BatchNorm1d", input)
+        return normalised(self, "BatchNorm1d", input)
 
 
 class BatchNorm2d(torch.nn.BatchNorm2d):
@@ -93,7 +93,7 @@ class BatchNorm2d(torch.nn.BatchNorm2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return _forward(self, "BatchNorm2d", input)
+        return normalised(self, "BatchNorm2d", input)
 
 
 class BatchNorm3d(torch.nn.BatchNorm3d):
@@ -107,4 +107,4 @@ class BatchNorm3d(torch.nn.BatchNorm3d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return _forward(self, "BatchNorm3d", input)
+        return normalised(self, "BatchNorm3d", input)

@@ -1,0 +1,1 @@
+"""Four vision models in torch.nn and in Flax NNX, trained with the same bits."""
