@@ -17,7 +17,7 @@ from bridge.lang import roles
 
 ROWS, COLUMNS = 1, 2
 FULL = ROWS | COLUMNS
-AXES = {
+AXES: dict[Any, int] = {
     roles.Full: FULL,
     roles.Row: COLUMNS,
     roles.PerRow: ROWS,
@@ -118,7 +118,7 @@ def blocks_of(operands: Sequence[Operand], nodes: Sequence[Node]) -> list[int]:
 
 def largest_block(program: Program) -> int:
     """Returns the most columns of a block in a program, 0 without blocks: they divide a row."""
-    arrays = [*program.operands, *program.results]
+    arrays: list[Any] = [*program.operands, *program.results]
     of_nodes = [n.static for n in program.nodes if n.operation in BLOCK_REDUCTIONS]
     return max([0, *of_nodes, *(getattr(each.role, "block", 0) for each in arrays)])
 

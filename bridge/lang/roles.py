@@ -139,7 +139,7 @@ DOUBLE = (Halves, Pairs)  # two Fulls in one array
 # Roles with a number at every place: the first operand's shape gives the space.
 SPACIOUS = (Full, Quantized, *DOUBLE)
 # The names of all roles, in the order of their numbers in the bytecode (cpp/program/program.h).
-NAMES = {
+NAMES: dict[Any, str] = {
     Full: "full",
     Row: "row",
     PerRow: "per_row",

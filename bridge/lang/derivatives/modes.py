@@ -374,8 +374,8 @@ def vjp(
             numbers = []
             for half in _halves(operand.role):
                 place = places.get((position, half))
-                found = None if place is None else total(place)
-                numbers.append(builder.constant(0.0) if found is None else found.value)
+                whole = None if place is None else total(place)
+                numbers.append(builder.constant(0.0) if whole is None else whole.value)
             results.append(
                 Result(
                     operand.role,
