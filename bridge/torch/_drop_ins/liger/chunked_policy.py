@@ -93,7 +93,7 @@ class LigerFusedLinearGRPOFunction(torch.autograd.Function, metaclass=DropIn):
         Raises:
           ValueError: an unknown loss type or level, or two that do not go together.
         """
-        level = importance_sampling_level
+        level, temperature = importance_sampling_level, float(temperature)
         _check(loss_type, level, max_completion_length, delta)
         log_probs, _ = linear_token_log_probs(
             _input, weight, selected_token_ids, bias=bias, temperature=temperature
@@ -134,6 +134,8 @@ class LigerFusedLinearGRPOFunction(torch.autograd.Function, metaclass=DropIn):
             clipped = ratio.clamp(1 - epsilon_low, 1 + epsilon_high)
             losses = -torch.min(ratio.clamp(max=delta) * a, clipped * a)
         else:
+            numbers = (float(sapo_temperature_pos), float(sapo_temperature_neg))
+            more: Any = {"temperatures": numbers} if loss_type == "sapo" else {}
             losses = policy_loss(
                 log_probs,
                 old.to(log_probs.dtype),
@@ -142,8 +144,8 @@ class LigerFusedLinearGRPOFunction(torch.autograd.Function, metaclass=DropIn):
                 kind="sapo" if loss_type == "sapo" else "grpo",
                 clip=(epsilon_low, epsilon_high),
                 level=level,
-                temperatures=(sapo_temperature_pos, sapo_temperature_neg),
                 reduction="none",
+                **more,
             )
         is_whole = loss_type == "luspo" and level == "sequence"
         if is_whole:
