@@ -134,8 +134,8 @@ class LigerFusedLinearGRPOFunction(torch.autograd.Function, metaclass=DropIn):
             clipped = ratio.clamp(1 - epsilon_low, 1 + epsilon_high)
             losses = -torch.min(ratio.clamp(max=delta) * a, clipped * a)
         else:
-            numbers = (float(sapo_temperature_pos), float(sapo_temperature_neg))
-            more: Any = {"temperatures": numbers} if loss_type == "sapo" else {}
+            sharpness = (float(sapo_temperature_pos), float(sapo_temperature_neg))
+            more: Any = {"temperatures": sharpness} if loss_type == "sapo" else {}
             losses = policy_loss(
                 log_probs,
                 old.to(log_probs.dtype),
