@@ -22,11 +22,16 @@ from bridge.lang.dtypes import FLOATING
 _DEFAULT_ATTENTION = nnx.dot_product_attention
 
 
+def _is_floating(x: Any) -> bool:
+    """True for an array that an op takes; Flax promotes integers and lists itself."""
+    return isinstance(x, jax.Array) and x.dtype.name in FLOATING
+
+
 def _batch_norm(
     layer: Any, x: Any, use_running_average: bool | None = None, *, mask: Any = None, **how: Any
 ) -> Any:
     mode = layer.use_running_average if use_running_average is None else use_running_average
-    if mask is not None or mode is None or not isinstance(x, jax.Array) or _why_no_batch(layer):
+    if mask is not None or mode is None or not _is_floating(x) or _why_no_batch(layer):
         return NotImplemented
     return normalised(layer, x, use_running_average, **how)
 
@@ -40,13 +45,13 @@ def _why_no_batch(layer: Any) -> str | None:
 
 
 def _layer_norm(layer: Any, x: Any, *, mask: Any = None) -> Any:
-    if mask is not None or not isinstance(x, jax.Array) or not _has_whole_rows(layer, x):
+    if mask is not None or not _is_floating(x) or not _has_whole_rows(layer, x):
         return NotImplemented
     return LayerNorm.__call__(layer, x)
 
 
 def _rms_norm(layer: Any, x: Any, mask: Any = None) -> Any:
-    if mask is not None or not isinstance(x, jax.Array) or not _has_whole_rows(layer, x):
+    if mask is not None or not _is_floating(x) or not _has_whole_rows(layer, x):
         return NotImplemented
     return RMSNorm.__call__(layer, x)
 
@@ -63,7 +68,7 @@ def _is_plain(layer: Any) -> bool:
 
 
 def _group_norm(layer: Any, x: Any, *, mask: Any = None) -> Any:
-    if mask is not None or not isinstance(x, jax.Array) or x.ndim < 2 or _why_no_groups(layer):
+    if mask is not None or not _is_floating(x) or x.ndim < 2 or _why_no_groups(layer):
         return NotImplemented
     scale, bias = (None if v is None else v[...] for v in (layer.scale, layer.bias))
     x, scale, bias = layer.promote_dtype((x, scale, bias), dtype=layer.dtype)
