@@ -14,9 +14,16 @@ DECLARED = (
     Fault(
         "visible: a hidden column counts as 0 in a sum of -0",
         "bridge/lang/values.py",
-        'neutral = -0.0 if operation == "sum" else -math.inf',
-        'neutral = 0.0 if operation == "sum" else -math.inf',
+        'neutral = -0.0 if operation.endswith("sum") else -math.inf',
+        'neutral = 0.0 if operation.endswith("sum") else -math.inf',
         tests="tests/declared/test_visible.py::test_a_row_without_visible_columns_is_empty",
+    ),
+    Fault(
+        "the gradient of a block's largest number goes to the place behind it",
+        "bridge/lang/derivatives/selects.py",
+        "return [(Condition(f.column() == f.block_argmax(x[0], node.static)),)]",
+        "return [(Condition(f.column() == f.block_argmax(x[0], node.static) + 1),)]",
+        tests="tests/declared/test_blocks.py",
     ),
     Fault(
         "visible: hidden elements stay in results",

@@ -38,6 +38,7 @@ BY_THEMSELVES = {"neg", "add", "sub", "div", "minimum", "maximum", "where", "rou
 # Version 12 has a new field of the text, the family.
 VERSIONS = dict.fromkeys((11, 12), (74, 26, "7a18b15a5bad6957"))
 VERSIONS[13] = (79, 26, "cc6ea201be8e9937")
+VERSIONS[14] = (79, 29, "93423a1acb66305c")
 
 
 def is_truth(scalar: Scalar) -> bool:

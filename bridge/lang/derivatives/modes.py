@@ -360,8 +360,8 @@ def vjp(
                     came_along = is_wide and not program.nodes[i].axes & COLUMNS
                     if blocks[i]:
                         came_along = not own
-                    found = Cotangent(value, both(cotangent.conditions, chosen))
-                    receive(i, found, came_along, own)
+                    pulled_back = Cotangent(value, both(cotangent.conditions, chosen))
+                    receive(i, pulled_back, came_along, own)
         places = {
             node.static: number
             for number, node in enumerate(program.nodes)
@@ -374,8 +374,8 @@ def vjp(
             numbers = []
             for half in _halves(operand.role):
                 place = places.get((position, half))
-                whole = None if place is None else total(place)
-                numbers.append(builder.constant(0.0) if whole is None else whole.value)
+                found = None if place is None else total(place)
+                numbers.append(builder.constant(0.0) if found is None else found.value)
             results.append(
                 Result(
                     operand.role,

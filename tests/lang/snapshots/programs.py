@@ -36,6 +36,12 @@ def masked_mean(x: bridge.Full, hidden: bridge.Mask, scale: bridge.Table) -> Any
     return bl.mean(seen), seen * scale / (2.0 + bl.max(seen))
 
 
+@bridge.op
+def in_blocks(x: bridge.Full, scales: bridge.PerBlock[32]) -> Any:
+    sizes = bl.block_max(bl.abs(x), 32)
+    return x / (sizes + scales), sizes, bl.block_sum(x * scales, 32)
+
+
 def _request(
     op: Any, dtype: str, wanted: str, given: tuple[str, ...] = (), **static: Any
 ) -> Request:
@@ -79,6 +85,8 @@ def requests() -> dict[str, Request]:
         "rotary_backward": _request(rotary.rotary, "bfloat16", BACKWARD),
         "masked_mean": _request(masked_mean, "bfloat16", FORWARD),
         "ranked": _request(ranked, "float64", FORWARD),
+        "in_blocks": _request(in_blocks, "float32", FORWARD),
+        "in_blocks_backward": _request(in_blocks, "bfloat16", BACKWARD),
     }
     return found | {"bias_dropout_add": _of_a_part(found["bias_dropout_add"])}
 

@@ -7,7 +7,7 @@ import difflib
 from bridge.lang.dtypes import FLOATING
 from bridge.lang.emission.cuda import KINDS
 from bridge.lang.instructions import REDUCTIONS
-from bridge.lang.roles import ANNOTATIONS, Quantized, Scale
+from bridge.lang.roles import ANNOTATIONS, OF_BLOCKS, Quantized, Scale
 from tests.lang.snapshots.programs import FOLDER, requests, texts
 
 
@@ -34,8 +34,9 @@ def test_each_part_of_the_emitters_writes_some_of_the_texts() -> None:
     asked = [*requests().values()]
     programs = [each.program for each in asked]
     of_8_bits = {Quantized, Scale}  # read as a Full and a PerRow, in another dtype
+    other_blocks = {OF_BLOCKS[n] for n in (16, 64, 128)}  # another number in the same code
     read = {operand.role for program in programs for operand in program.operands}
-    assert read == {*ANNOTATIONS} - of_8_bits
+    assert read == {*ANNOTATIONS} - of_8_bits - other_blocks
     assert {*FLOATING} <= {dtype for each in asked for dtype in each.dtypes}
     operations = {node.operation for program in programs for node in program.nodes}
     assert operations >= REDUCTIONS
