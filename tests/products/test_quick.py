@@ -150,6 +150,13 @@ def test_other_arguments(arguments: Any) -> None:
         _native.quick_product(*arguments)
 
 
+def test_gradients_on_the_meta_device() -> None:
+    given = [torch.empty(shape, device="meta", requires_grad=True) for shape in ((3, 4), (5, 4))]
+    y = bt.linear(*given)
+    assert y.is_meta
+    assert [d.shape for d in torch.autograd.grad(y.sum(), given)] == [x.shape for x in given]
+
+
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_gradients_in_batches(create_graph: bool) -> None:
     """Cotangents of torch's old vmap have no memory of their own."""

@@ -112,8 +112,9 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None, params: ProductParams) ->
         dtype = _RESULTS[params.dtype]
         result = _native.quick_product(frontend(), a, b, bias, _flags(params), dtype)
         if result is True:
-            # Only the dispatcher records tensors of the old vmap (is_grads_batched).
-            is_plain = not (is_old_batched(a) or is_old_batched(b))
+            # Only the dispatcher runs on other devices, and records tensors of the old vmap
+            # (is_grads_batched).
+            is_plain = (a.is_cpu or a.is_cuda) and not (is_old_batched(a) or is_old_batched(b))
             if is_plain and (recorder := nodes.recorder()) is not None:
                 return _recording(recorder, params)(a, b, bias)  # type: ignore[no-any-return]
         elif result is not None:
