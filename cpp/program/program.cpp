@@ -277,7 +277,8 @@ bool outline(const int32_t* words, int64_t count, View* view, const char** why) 
     if (!is_in(view->operand_roles[i], 0, kRoles - 1)) return fail("a role is unknown");
   }
   for (int32_t i = 0; i < header.results; ++i) {
-    const Role role = view->result_role(i);
+    const bool is_known = is_in(view->result_roles[i], 0, kRoles - 1);
+    const Role role = is_known ? view->result_role(i) : Role::mask;
     if (!is_in(static_cast<int32_t>(role), 0, static_cast<int32_t>(Role::per_row)) &&
         role != Role::halves && role != Role::per_block) {
       return fail("a result has a role that only operands have");

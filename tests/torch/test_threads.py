@@ -14,7 +14,7 @@ from bridge import _native
 from bridge.catalogue.bias_gelu import bias_gelu as declared
 from bridge.ops import PROGRAM
 from bridge.torch._adapter import threads
-from bridge.torch._adapter.autograd import _frontend, plan_of
+from bridge.torch._adapter.autograd import frontend, plan_of
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_kernel_learns_of_other_dtypes_during_a_call():
             kernel.add(*others)
         return torch.empty_like(tensor)
 
-    fields = [empty_like if f is torch.empty_like else f for f in _frontend()]
+    fields = [empty_like if f is torch.empty_like else f for f in frontend()]
     kernel = _native.Kernel("program", tuple(fields))
     plan.add_to(kernel)
     assert torch.equal(kernel(x, bias)[0], bridge.torch.bias_gelu(x, bias))
