@@ -62,6 +62,8 @@ def test_compiled(name: str) -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.processes
 @needs_compiler
+@pytest.mark.parametrize("place", [0, -1])
 @pytest.mark.parametrize("name", CASES)
-def test_emulated(name: str, tmp_path: Path) -> None:
-    run(requests_of(*CASES[name]), tmp_path, calls=24, seed=len(name))
+def test_emulated(name: str, place: int, tmp_path: Path) -> None:
+    """The emulator takes half a minute for a call: threads of a block wait for each other."""
+    run([requests_of(*CASES[name])[place]], tmp_path, calls=1, seed=len(name))
