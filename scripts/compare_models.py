@@ -14,19 +14,17 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The demo is not installed.
+# The demo and the scripts are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-Run = Callable[[], Any]
-Runs = dict[str, Run]  # by the name of a column
+from scripts import turns
+from scripts.turns import Run, Runs
 
 # The columns that bridge is compared with, and bridge's own column in the same framework.
 OTHERS = {"torch": "bridge in torch", "torch.compile": "bridge in torch", "jax": "bridge in jax"}
@@ -35,7 +33,6 @@ PRODUCTS = ((1024, 64, 192), (1024, 64, 352), (1024, 176, 64), (512, 512, 512), 
 ATTENTIONS = ((16, 4, 64, 16), (4, 8, 512, 64), (1, 8, 2048, 64))  # batch, heads, positions, d
 QUICK_PRODUCTS, QUICK_ATTENTIONS = ((32, 16, 8),), ((1, 2, 16, 4),)
 MOST_STEPS = 20_000  # of a training, for its table of learning rates
-COMPILE_SECONDS = 300
 
 
 @dataclass(frozen=True)
@@ -176,38 +173,12 @@ def trainings() -> Runs:
 
 def measured(row: Row, rounds: int, least: float) -> dict[str, Any]:
     """Returns the milliseconds of each run, and how many times as fast bridge is."""
-    import bridge
-
-    runs = row.make()
-    for run in runs.values():
-        run()
-    bridge.wait(COMPILE_SECONDS)
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            times[name].append(timed(run, least))
+    times = turns.in_turn(row.make(), rounds, least)
     found: dict[str, Any] = {"op": row.op, "shape": row.shape}
-    found["milliseconds"] = {
-        name: round(1e3 * statistics.median(each), 4) for name, each in times.items()
-    }
-    found["times"], found["spread"] = {}, {}
+    found |= {"milliseconds": turns.milliseconds(times), "times": {}, "spread": {}}
     for other, own in OTHERS.items():
-        ratios = [theirs / ours for ours, theirs in zip(times[own], times[other], strict=True)]
-        found["times"][other] = round(statistics.median(ratios), 3)
-        quarters = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
-        found["spread"][other] = round(quarters[2] - quarters[0], 3)
+        found["times"][other], found["spread"][other] = turns.quotient(times[other], times[own])
     return found
-
-
-def timed(run: Run, least: float) -> float:
-    """Returns seconds for one call, the mean of as many as take `least` seconds."""
-    count, begin = 0, time.perf_counter()
-    while True:
-        run()
-        count += 1
-        taken = time.perf_counter() - begin
-        if taken >= least:
-            return taken / count
 
 
 def main() -> None:

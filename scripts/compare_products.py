@@ -14,10 +14,14 @@ import json
 import math
 import os
 import statistics
-import time
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Any
+
+# The scripts are not installed.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from scripts import turns
 
 # m, k, n: large products, few rows, short contractions, and the layers of the demo's GPT.
 SHAPES = [
@@ -35,17 +39,6 @@ SHAPES = [
     (1024, 512, 128),
     (128, 1024, 512),
 ]
-
-
-def timed(run: Callable[[], Any], least: float) -> float:
-    """Returns seconds for one call, the mean of as many as take `least` seconds."""
-    count, begin = 0, time.perf_counter()
-    while True:
-        run()
-        count += 1
-        taken = time.perf_counter() - begin
-        if taken >= least:
-            return taken / count
 
 
 def measured(m: int, k: int, n: int, transposed: bool, rounds: int) -> dict[str, Any]:
@@ -72,21 +65,14 @@ def measured(m: int, k: int, n: int, transposed: bool, rounds: int) -> dict[str,
         "torch": lambda: a @ b,
         "xla": lambda: product(x, y).block_until_ready(),
     }
-    for run in runs.values():
-        run()
     least = min(0.2, max(0.02, 2 * m * k * n / 1e11 * 3))
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            times[name].append(timed(run, least))
+    times = turns.in_turn(runs, rounds, least)
     found: dict[str, Any] = {"m": m, "k": k, "n": n, "transposed": transposed}
     for name, each in times.items():
         found[f"{name} gflops"] = round(2 * m * k * n / statistics.median(each) / 1e9, 1)
     for other in ("torch", "xla"):
-        ratios = [theirs / ours for ours, theirs in zip(times["bridge"], times[other], strict=True)]
-        found[f"times {other}"] = round(statistics.median(ratios), 3)
-        quarters = statistics.quantiles(ratios, n=4)
-        found[f"spread {other}"] = round(quarters[2] - quarters[0], 3)
+        quotient = turns.quotient(times[other], times["bridge"])
+        found[f"times {other}"], found[f"spread {other}"] = quotient
     return found
 
 

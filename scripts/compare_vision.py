@@ -17,14 +17,14 @@ import json
 import math
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 # The scripts are not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.vision_rows import FIRST, JAX, LAST, TORCH, XLA, Row, Run, rows_of
+from scripts import turns
+from scripts.vision_rows import FIRST, JAX, LAST, TORCH, XLA, Row, rows_of
 
 # Quotients: the name, the columns of the other (the faster one counts), and bridge's column.
 QUOTIENTS = (
@@ -36,37 +36,13 @@ QUOTIENTS = (
 
 def measured(row: Row, rounds: int, least: float) -> dict[str, Any]:
     """Returns the milliseconds of each run, and how many times as fast bridge is."""
-    import bridge
-
-    runs = row.make()
-    for run in runs.values():
-        run()
-    bridge.wait(300)
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, run in runs.items():
-            times[name].append(timed(run, least))
+    times = turns.in_turn(row.make(), rounds, least)
     found: dict[str, Any] = {"op": row.op, "what": row.what, "shape": row.shape}
-    found["milliseconds"] = {n: round(1e3 * statistics.median(t), 4) for n, t in times.items()}
-    found["times"], found["spread"] = {}, {}
+    found |= {"milliseconds": turns.milliseconds(times), "times": {}, "spread": {}}
     for name, columns, own in QUOTIENTS:
         rivals = [min(each) for each in zip(*(times[c] for c in columns), strict=True)]
-        ratios = [theirs / ours for ours, theirs in zip(times[own], rivals, strict=True)]
-        found["times"][name] = round(statistics.median(ratios), 3)
-        quarters = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
-        found["spread"][name] = round(quarters[2] - quarters[0], 3)
+        found["times"][name], found["spread"][name] = turns.quotient(rivals, times[own])
     return found
-
-
-def timed(run: Run, least: float) -> float:
-    """Returns seconds for one call, the mean of as many as take `least` seconds."""
-    count, begin = 0, time.perf_counter()
-    while True:
-        run()
-        count += 1
-        taken = time.perf_counter() - begin
-        if taken >= least:
-            return taken / count
 
 
 def main() -> None:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-Run = Callable[[], Any]
-Runs = dict[str, Run]  # by the name of a column
+from scripts.turns import Run, Runs
 
 FIRST, LAST = "bridge, channels first", "bridge, channels last"
 TORCH = ("torch, channels first", "torch, channels last")

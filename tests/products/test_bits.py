@@ -119,7 +119,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     monkeypatch.setattr(rules, "has_tensor_cores", recorded)
     monkeypatch.setattr(in_torch._Primitives, "is_on_cpu", staticmethod(lambda x: False))
-    # As on a GPU, whose products it leaves to the general path.
+    # It leaves the products of a GPU to the general path.
     monkeypatch.setattr(in_torch._native, "quick_product", lambda *_: None)
     return found
 
