@@ -33,15 +33,7 @@ class Across {
     for (int64_t first = 0; first < terms; first += products::kProductLeaf, ++leaf) {
       const int64_t end = smaller(first + products::kProductLeaf, terms);
       sum_leaf(a, columns, first, end, levels);
-      int64_t level = 0;
-      for (; ((leaf >> level) & 1) != 0; ++level)
-        add_to(levels, levels + (level + 1) * kSize, kSize);
-      if (end < terms) {
-        copy(levels + (level + 1) * kSize, levels, kSize);
-        continue;
-      }
-      for (++level; (leaf + 1) >> level != 0; ++level)
-        if ((((leaf + 1) >> level) & 1) != 0) add_to(levels, levels + (level + 1) * kSize, kSize);
+      add_leaf(leaf, end == terms, kSize, levels);
     }
     return levels;
   }

@@ -62,6 +62,17 @@ BRIDGE_INLINE void add_present_terms(const Real* a, const T* b, int64_t stride, 
     add_terms<Real, T, kRows, 1, true>(a + p * kRows, b + p * stride, stride, cols, sums);
 }
 
+// Adds the sums of a leaf, `size` numbers at the start of `levels`, to the tree. Those of level i
+// wait at place i + 1. After the last leaf the root is at the start.
+template <class Real>
+BRIDGE_INLINE void add_leaf(int64_t leaf, bool is_last, int64_t size, Real* levels) {
+  int64_t level = 0;
+  for (; ((leaf >> level) & 1) != 0; ++level) add_to(levels, levels + (level + 1) * size, size);
+  if (!is_last) return copy(levels + (level + 1) * size, levels, size);
+  for (++level; (leaf + 1) >> level != 0; ++level)
+    if ((((leaf + 1) >> level) & 1) != 0) add_to(levels, levels + (level + 1) * size, size);
+}
+
 // Returns the sums of all terms in `levels`, which has a place for each level of the tree and one
 // more. `cols` is a multiple of a vector.
 template <class Real, class T, int kRows>
@@ -84,14 +95,7 @@ const Real* strip(const Real* a, const T* b, int64_t stride, int64_t terms, int6
       add_terms<Real, T, kRows, kAtOnce>(a + p * kRows, b + p * stride, stride, cols, levels);
     for (; p < end; ++p)
       add_terms<Real, T, kRows, 1>(a + p * kRows, b + p * stride, stride, cols, levels);
-    int64_t level = 0;
-    for (; ((leaf >> level) & 1) != 0; ++level) add_to(levels, levels + (level + 1) * size, size);
-    if (end < terms) {
-      copy(levels + (level + 1) * size, levels, size);
-      continue;
-    }
-    for (++level; (leaf + 1) >> level != 0; ++level)
-      if ((((leaf + 1) >> level) & 1) != 0) add_to(levels, levels + (level + 1) * size, size);
+    add_leaf(leaf, end == terms, size, levels);
   }
   return levels;
 }

@@ -12,7 +12,7 @@ from bridge._private.torch import forward_ad, is_functorch_wrapped
 from bridge.ops import Role
 from bridge.ops.compositions import MAPS
 from bridge.torch._adapter.autograd import is_traced
-from bridge.torch._adapter.kernels import in_memory
+from bridge.torch._adapter.kernels import dtype_word, in_memory, new_memory
 
 
 def mapped(
@@ -25,8 +25,7 @@ def mapped(
 ) -> Tensor:
     if not all(map(_is_plain, (x, *others))):
         return by_gathers(x, *others)
-    dtype = torch.int32 if kind == "largest" else x.dtype
-    result = torch.empty(shape, dtype=dtype)
+    result = new_memory(shape, "int32" if kind == "largest" else dtype_word(x.dtype), x)
     along = len(shape) - 1 - inner
     table = weights = chosen = None
     if kind in ("chosen", "of_chosen"):
