@@ -60,6 +60,7 @@ BESIDES = {
     "torch/_ops/convolutions.py": "torch's convolutions",
     "torch/_ops/convolution_modules.py": "convolutions as modules",
     "jax/_ops/convolutions.py": "JAX's convolutions",
+    "jax/_ops/planned_convolutions.py": "JAX's convolutions with a bias",
     "jax/_ops/convolution_arguments.py": "the arguments of JAX's convolutions",
     "jax/_ops/nnx_attention.py": "attention in the form of Flax",
     "torch/_ops/split_vocabulary.py": "a vocabulary split among ranks",
