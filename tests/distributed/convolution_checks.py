@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 import bridge.torch as bt
 from tests.distributed.gather_checks import numbers, same_bits
 from tests.distributed.group_checks import raises
 from tests.distributed.processes import Place
+from tests.distributed.product_checks import placed
 
 # For each case: the groups, and the dimension of x, of the weight and of the bias that each
 # dimension of the mesh splits. x is [n, 8, h, w], the weight [8, 8/groups, 3, 3].
@@ -34,18 +35,13 @@ def _drawn(groups: int) -> list[torch.Tensor]:
     return [numbers(i, s) for i, s in enumerate(shapes)]
 
 
-def _placed(tensor: torch.Tensor, mesh: Any, dims: list[int | None]) -> Any:
-    placements = [Replicate() if dim is None else Shard(dim) for dim in dims]
-    return distribute_tensor(tensor, mesh, placements)
-
-
 def of_the_whole(place: Place, name: str) -> None:
     """Value and gradients have the bits of the whole."""
     groups, dims = CASES[name]
     mesh = init_device_mesh("cpu", (2,) * len(dims), mesh_dim_names=("a", "b")[: len(dims)])
     whole = _drawn(groups)
     g = numbers(9, (4, 8, 6, 5))
-    split = [_placed(t, mesh, [own[i] for own in dims]) for i, t in enumerate(whole)]
+    split = [placed(t, mesh, [own[i] for own in dims]) for i, t in enumerate(whole)]
     for tensors in (whole, split):
         for tensor in tensors:
             tensor.requires_grad_()
@@ -53,7 +49,7 @@ def of_the_whole(place: Place, name: str) -> None:
     assert isinstance(z, DTensor)
     assert same_bits(z.full_tensor(), y)
     expected = torch.autograd.grad(y, whole, g)
-    found = torch.autograd.grad(z, split, _placed(g, mesh, [None] * len(dims)))
+    found = torch.autograd.grad(z, split, placed(g, mesh, [None] * len(dims)))
     for one, two in zip(found, expected, strict=True):
         assert same_bits(one.full_tensor(), two)
 
@@ -65,7 +61,7 @@ def communication(place: Place) -> dict[str, int]:
     for name, (groups, dims) in CASES.items():
         if len(dims) > 1:
             continue
-        split = [_placed(t, mesh, [dims[0][i]]) for i, t in enumerate(_drawn(groups))]
+        split = [placed(t, mesh, [dims[0][i]]) for i, t in enumerate(_drawn(groups))]
         with CommDebugMode() as counted:
             bt.conv2d(*split, padding=1, groups=groups)
         found[name] = counted.get_total_counts()
@@ -76,6 +72,6 @@ def refusals(place: Place) -> None:
     """A plain input beside a weight that is a DTensor is refused."""
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("a",))
     x, weight, _ = _drawn(1)
-    split = _placed(weight, mesh, [0])
+    split = placed(weight, mesh, [0])
     with raises(TypeError, "convolution: input is a plain tensor and weight a DTensor"):
         bt.conv2d(x, split)

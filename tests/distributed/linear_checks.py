@@ -14,7 +14,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.experimental import implicit_replication
 
 import bridge.torch
-from bridge.torch._ops import linear_cross_entropy as module
+from bridge.torch._adapter import linear_losses as module
 from bridge.torch.liger import LigerMegatronFusedLinearCrossEntropy
 from tests.distributed.gather_checks import numbers
 from tests.distributed.group_checks import raises

@@ -33,7 +33,7 @@ def _drawn(k: int, dtype: str) -> list[torch.Tensor]:
     return [numbers(i, s).to(getattr(torch, dtype)) for i, s in enumerate(shapes)]
 
 
-def _placed(tensor: torch.Tensor, mesh: Any, dims: list[int | None]) -> Any:
+def placed(tensor: torch.Tensor, mesh: Any, dims: list[int | None]) -> Any:
     placements = [Replicate() if dim is None else Shard(dim) for dim in dims]
     return distribute_tensor(tensor, mesh, placements)
 
@@ -44,7 +44,7 @@ def of_the_whole(place: Place, name: str, dtype: str) -> None:
     mesh = init_device_mesh("cpu", (2,) * len(dims), mesh_dim_names=("a", "b")[: len(dims)])
     whole = _drawn(k, dtype)
     g = numbers(9, (4, 6, 8)).to(whole[0].dtype)
-    split = [_placed(t, mesh, [own[i] for own in dims]) for i, t in enumerate(whole)]
+    split = [placed(t, mesh, [own[i] for own in dims]) for i, t in enumerate(whole)]
     for tensors in (whole, split):
         for tensor in tensors:
             tensor.requires_grad_()
@@ -52,7 +52,7 @@ def of_the_whole(place: Place, name: str, dtype: str) -> None:
     assert isinstance(z, DTensor)
     assert same_bits(z.full_tensor(), y)
     expected = torch.autograd.grad(y, whole, g)
-    found = torch.autograd.grad(z, split, _placed(g, mesh, [None] * len(dims)))
+    found = torch.autograd.grad(z, split, placed(g, mesh, [None] * len(dims)))
     for one, two in zip(found, expected, strict=True):
         assert same_bits(one.full_tensor(), two)
 
@@ -64,7 +64,7 @@ def communication(place: Place) -> dict[str, int]:
     for name, (k, dims) in CASES.items():
         if len(dims) > 1:
             continue
-        split = [_placed(t, mesh, [dims[0][i]]) for i, t in enumerate(_drawn(k, "float32"))]
+        split = [placed(t, mesh, [dims[0][i]]) for i, t in enumerate(_drawn(k, "float32"))]
         with CommDebugMode() as counted:
             bt.linear(*split)
         found[name] = counted.get_total_counts()
@@ -75,6 +75,6 @@ def refusals(place: Place) -> None:
     """A plain x beside a weight that is a DTensor is refused."""
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("a",))
     x, weight, _ = _drawn(300, "float32")
-    split = _placed(weight, mesh, [0])
+    split = placed(weight, mesh, [0])
     with raises(TypeError, "matmul: a is a plain tensor and b a DTensor"):
         bt.linear(x, split)

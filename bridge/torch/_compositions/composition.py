@@ -75,7 +75,7 @@ class Composition:
             if type(operand).__name__ == "DTensor":
                 raise TypeError(
                     f"{self.rules.name}: {name} is a DTensor, expected ordinary tensors: call it "
-                    "with each device's own batches and heads, x.to_local()"
+                    "with each process's own part, x.to_local()"
                 )
         # Dynamo of torch 2.11 cannot trace dataclasses.astuple.
         numbers = [getattr(options, name) for name in self._names]

@@ -49,7 +49,9 @@ def attention(
 
     Differentiable to any order, in reverse and forward mode, under `torch.func` (vmap included) and
     `torch.compile(fullgraph=True)`. Derivatives of gradients, forward mode and `torch.func.grad`
-    run the parts one by one: they store the probabilities. Autocast casts q, k and v.
+    run the parts one by one: they store the probabilities. Autocast casts q, k and v. DTensors that
+    are split by batches, or by heads into parts with whole key heads, stay so; other splits are
+    gathered.
 
     Args:
       q: `[..., heads, queries, d]` of dtype float16, bfloat16, float32 or float64.
@@ -93,6 +95,10 @@ def attention(
         check_tensors(NAME, 2, q=q, sink=sink)
     operands = _prepared.operands(q, k, v, mask, sink)
     options = checked_options(arrays, q.shape[-1], causal, window, scale, softcap)
+    if any(type(each).__name__ == "DTensor" for each in operands):
+        from bridge.torch._sharded import attention as sharded
+
+        return sharded.run(NAME, operands, lambda parts: _composition.run(parts, options))
     return _composition.run(operands, options)
 
 

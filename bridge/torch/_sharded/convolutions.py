@@ -24,11 +24,6 @@ def run(a: Any, b: Any, bias: Any, params: ConvolutionParams) -> DTensor:
     """
     operands = [a, b] if bias is None else [a, b, bias]
     mesh = one_mesh("convolution", operands)
-    if mesh.get_coordinate() is None:
-        raise ValueError(
-            f"convolution: this process (global rank {torch.distributed.get_rank()}) is not in "
-            f"{mesh}, on which the operands are"
-        )
     names = {"forward": ("input", "weight"), "input": ("input", "weight")}
     refuse_plain("convolution", (*names.get(params.kind, ("x", "y")), "bias"), operands)
     shapes = [tuple(operand.shape) for operand in operands]

@@ -38,11 +38,6 @@ def run(op: Op[Any], operands: tuple[Any, ...], params: Any) -> tuple[Any, ...]:
     given = [(o, role) for o, role in zip(operands, roles, strict=True) if isinstance(o, DTensor)]
     function, names = op.words(params)
     mesh = one_mesh(function, operands)
-    if mesh.get_coordinate() is None:
-        raise ValueError(
-            f"{function}: this process (global rank {torch.distributed.get_rank()}) is not in "
-            f"{mesh}, on which the operands are"
-        )
     if not any(role.fills_space for _, role in given):
         refuse_plain(function, names, operands)
     space = space_of(operands[0].shape, roles[0])

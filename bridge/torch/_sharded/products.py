@@ -27,11 +27,6 @@ def run(a: Any, b: Any, bias: Any, params: ProductParams) -> DTensor:
     """
     operands = [a, b] if bias is None else [a, b, bias]
     mesh = one_mesh("matmul", operands)
-    if mesh.get_coordinate() is None:
-        raise ValueError(
-            f"matmul: this process (global rank {torch.distributed.get_rank()}) is not in {mesh}, "
-            "on which the operands are"
-        )
     refuse_plain("matmul", ("a", "b", "bias"), operands)
     shapes = [tuple(operand.shape) for operand in operands]
     space, (*dims, result_dims) = space_of(shapes, params), dims_of(shapes, params)

@@ -20,7 +20,7 @@ def one_mesh(function: str, operands: Sequence[Any]) -> Any:
     """Returns the mesh of the operands that are DTensors.
 
     Raises:
-      ValueError: they are on different meshes.
+      ValueError: they are on different meshes, or this process is not in their mesh.
     """
     mesh, *others = [operand.device_mesh for operand in operands if isinstance(operand, DTensor)]
     for other in others:
@@ -29,6 +29,11 @@ def one_mesh(function: str, operands: Sequence[Any]) -> Any:
                 f"{function}: operands are DTensors on {mesh} and on {other}, expected one mesh; "
                 "call redistribute on one of them"
             )
+    if mesh.get_coordinate() is None:
+        raise ValueError(
+            f"{function}: this process (global rank {torch.distributed.get_rank()}) is not in "
+            f"{mesh}, on which the operands are"
+        )
     return mesh
 
 
@@ -68,20 +73,25 @@ class _Placed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        return None if g is None else _Placed.apply(g, ctx.placements), None
+        return None if g is None else with_placements(g, ctx.placements), None
 
 
-def _of_parts(own: Tensor, mesh: Any, placements: Sequence[Any]) -> DTensor:
+def with_placements(x: Any, placements: Sequence[Any]) -> DTensor:
+    """Returns a DTensor with other placements, differentiable to any order."""
+    return _Placed.apply(x, tuple(placements))  # type: ignore[no-any-return]
+
+
+def of_parts(own: Tensor, mesh: Any, placements: Sequence[Any]) -> DTensor:
     """Returns the DTensor that has this part on this process."""
     whole = DTensor.from_local(own, mesh, placements, run_check=False)
-    return _Placed.apply(whole, whole.placements)  # type: ignore[no-any-return]
+    return with_placements(whole, whole.placements)
 
 
 def on_mesh(tensor: Tensor, mesh: Any) -> DTensor:
     """Returns a DTensor unchanged; a plain tensor counts as equal on every process."""
     if isinstance(tensor, DTensor):
         return tensor
-    return _of_parts(tensor, mesh, [Replicate()] * mesh.ndim)
+    return of_parts(tensor, mesh, [Replicate()] * mesh.ndim)
 
 
 def gathered(
@@ -91,8 +101,8 @@ def gathered(
     mesh = one_mesh(function, operands)
     refuse_plain(function, names, operands)
     whole = [Replicate()] * mesh.ndim
-    result = run(*(_Placed.apply(on_mesh(each, mesh), whole).to_local() for each in operands))
-    return _of_parts(result, mesh, whole)
+    result = run(*(with_placements(on_mesh(each, mesh), whole).to_local() for each in operands))
+    return of_parts(result, mesh, whole)
 
 
 def in_one_dimension(numbers: Any) -> Any:
@@ -101,7 +111,7 @@ def in_one_dimension(numbers: Any) -> Any:
         empty = list(numbers.shape).index(0)
         return numbers.sum([dim for dim in range(numbers.ndim) if dim != empty])
     kept = tuple(p if p.is_shard(0) else Replicate() for p in numbers.placements)
-    return _Placed.apply(numbers, kept).reshape(-1)
+    return with_placements(numbers, kept).reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -140,18 +150,18 @@ class Rows:
         own = []
         for array in arrays:
             placements = self.split.placements(range(array.ndim))
-            local = _Placed.apply(on_mesh(array, self.split.mesh), placements).to_local()
+            local = with_placements(on_mesh(array, self.split.mesh), placements).to_local()
             own.append(local.reshape(math.prod(local.shape[:last]), *local.shape[last:]))
         count = max(rows // self.parts, 1)
         for parts in zip(*[each.split(count) for each in own], strict=True):
-            yield tuple(_of_parts(part, self.split.mesh, self._placements(part)) for part in parts)
+            yield tuple(of_parts(part, self.split.mesh, self._placements(part)) for part in parts)
 
     def joined(self, parts: Sequence[Any]) -> DTensor:
         """Returns numbers `[*rows]` from the numbers of the chunks."""
-        own = [_Placed.apply(part, self._placements(part)).to_local() for part in parts]
+        own = [with_placements(part, self._placements(part)).to_local() for part in parts]
         rows = len(self.split.shape) - 1
         local = torch.cat(own).reshape([self.split.local(dim) for dim in range(rows)])
-        return _of_parts(local, self.split.mesh, self.split.placements(range(rows)))
+        return of_parts(local, self.split.mesh, self.split.placements(range(rows)))
 
     def _placements(self, part: Tensor) -> tuple[Any, ...]:
         """Returns the placements of an array `[rows, ...]`."""
