@@ -6,26 +6,40 @@ import itertools
 
 import numpy as np
 
+TIED = 1.25  # differences up to this factor apart do not tell two orders apart
+
 
 def order_of(array: np.ndarray, like: np.ndarray) -> tuple[int, ...] | None:
     """Returns the order of an array's axes in another one that is close to it.
 
     Axes of one element do not count. None if the sizes do not allow it.
     """
+    return next(iter(likely_orders(array, like)), None)
+
+
+def likely_orders(array: np.ndarray, like: np.ndarray) -> list[tuple[int, ...]]:
+    """Returns the orders of axes with about the smallest difference.
+
+    Orders that exchange few axes of one size come first: ports seldom exchange height and width.
+    """
     a = array.reshape([n for n in array.shape if n != 1])
     sizes = [n for n in like.shape if n != 1]
     if sorted(a.shape) != sorted(sizes):
-        return None
+        return []
     target = like.reshape(sizes)
-    best, least = None, np.inf
+    errors: dict[tuple[int, ...], float] = {}
     for order in itertools.permutations(range(a.ndim)):
-        if [a.shape[k] for k in order] != sizes:
-            continue
-        with np.errstate(invalid="ignore"):  # two infinities
-            error = float(np.nansum(np.abs(a.transpose(order) - target)))
-        if best is None or error < least:
-            best, least = order, error
-    return best
+        if [a.shape[k] for k in order] == sizes:
+            with np.errstate(invalid="ignore"):  # two infinities
+                errors[order] = float(np.nansum(np.abs(a.transpose(order) - target)))
+    least = min(errors.values())
+    tied = [order for order, error in errors.items() if error <= TIED * least]
+    return sorted(tied, key=lambda order: (_exchanges(order), errors[order]))
+
+
+def _exchanges(order: tuple[int, ...]) -> int:
+    """Returns the number of pairs of axes that an order exchanges."""
+    return sum(a > b for a, b in itertools.combinations(order, 2))
 
 
 def in_order(array: np.ndarray, order: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.compared.axes import in_order, order_of, other_orders
+from bridge.compared.axes import in_order, likely_orders, order_of, other_orders
 from bridge.compared.found import Join
 from bridge.compared.held import Held
 from bridge.compared.pairs import Pairs
@@ -68,11 +68,8 @@ class Joins:
                         continue
                     array = self._array(t.index, options, j)
                     is_turned = t.index in self.pairs.torch_pairs
-                    if is_turned:
-                        orders = other_orders(array, got)
-                    else:
-                        order = order_of(array, got)
-                        orders = [] if order is None else [order]
+                    orders = (other_orders if is_turned else likely_orders)(array, got)
+                    agreeing: list[tuple[int, Join]] = []
                     for order in orders:
                         expected = in_order(array, order, got.shape)
                         is_missing = j in before and not is_turned
@@ -80,12 +77,16 @@ class Joins:
                         join = Join(t, j, expected, got, order, is_missing, is_turned, user)
                         if not (is_turned or is_missing) and _distance(expected, got) <= CLOSE:
                             sure.append(join)
-                        elif (
-                            not sure
-                            and not is_beyond(self.pairs, t, j)
-                            and self._agrees(place, arrays, join)
-                        ):
-                            return join
+                            break
+                        if sure or is_beyond(self.pairs, t, j):
+                            break
+                        # Height and width may have one size: their order shows further on.
+                        most = 1 if is_turned or len(orders) == 1 else AHEAD
+                        agreeing.append((self._agreement(place, arrays, join, most), join))
+                        if is_turned and agreeing[-1][0]:
+                            break
+                    if any(count for count, _ in agreeing):
+                        return max(agreeing, key=lambda pair: pair[0])[1]
                 if sure:
                     join = min(sure, key=lambda join: _distance(join.expected, join.got))
                     return self._closest(place, arrays, join)
@@ -185,11 +186,14 @@ class Joins:
         later = (values for k, values in options.items() if maker[k] >= maker[j])
         return self.held.get(index, (value.index for values in later for value in values))
 
-    def _agrees(self, place: int, arrays: dict[int, Any], join: Join) -> bool:
-        """True if dead values of JAX are paired with dead ones once this one is replaced."""
+    def _agreement(self, place: int, arrays: dict[int, Any], join: Join, most: int) -> int:
+        """Counts dead values of JAX that are paired with dead ones once this one is replaced.
+
+        It stops at `most`, and after `AHEAD` values.
+        """
         t = join.torch
         assert t.printed is not None
-        left = AHEAD
+        left, found = AHEAD, 0
         dead_torch, dead_jax = set(self.pairs.torch_dead), set(self.pairs.jax_dead)
         for index in self.replay.follow(place, arrays, join.jax, join.expected, STEPS):
             printed = self.replay.trial[index]
@@ -201,11 +205,11 @@ class Joins:
                 continue  # a sum over the wrong axis of a transposed array is right as well
             partner = self.pairs.torch_table.partner(printed)
             if partner is not None and partner.index in dead_torch and partner.index > t.index:
-                return True
+                found += 1
             left -= 1
-            if not left:
-                return False
-        return False
+            if not left or found == most:
+                break
+        return found
 
 
 def _distance(expected: np.ndarray, got: np.ndarray) -> float:

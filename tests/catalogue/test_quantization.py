@@ -207,7 +207,7 @@ REFUSALS: dict[str, Refusal] = {
         ValueError,
         r"x has shape \[2, 48\], expected a last dimension that is a multiple of 32",
     ),
-    "a number": (lambda m, a: m.quantize(a(), Quantization("mxfp8")), ValueError, "shape"),
+    "a number": (lambda m, a: m.quantize(a(), Quantization("mxfp8")), ValueError, "0-d"),
     "a number in rows": (lambda m, a: m.quantize(a(), Quantization("int8_row")), ValueError, "0-d"),
     "scales": (
         lambda m, a: m.dequantize(a(2, 64, dtype="int8"), a(2, 3)),
