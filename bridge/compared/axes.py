@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -35,6 +36,12 @@ def likely_orders(array: np.ndarray, like: np.ndarray) -> list[tuple[int, ...]]:
     least = min(errors.values())
     tied = [order for order, error in errors.items() if error <= TIED * least]
     return sorted(tied, key=lambda order: (_exchanges(order), errors[order]))
+
+
+def fits(order: tuple[int, ...], array: Sequence[int], like: Sequence[int]) -> bool:
+    """True if an order of axes brings one shape into the other."""
+    sizes, target = ([n for n in shape if n != 1] for shape in (array, like))
+    return len(sizes) == len(order) and [sizes[k] for k in order] == target
 
 
 def _exchanges(order: tuple[int, ...]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bridge.compared.axes import in_order, likely_orders, order_of, other_orders
+from bridge.compared.axes import fits, in_order, likely_orders, order_of, other_orders
 from bridge.compared.found import Join
 from bridge.compared.held import Held
 from bridge.compared.pairs import Pairs
@@ -68,7 +68,7 @@ class Joins:
                         continue
                     array = self._array(t.index, options, j)
                     is_turned = t.index in self.pairs.torch_pairs
-                    orders = (other_orders if is_turned else likely_orders)(array, got)
+                    orders = (other_orders if is_turned else self._likely_orders)(array, got)
                     agreeing: list[tuple[int, Join]] = []
                     for order in orders:
                         expected = in_order(array, order, got.shape)
@@ -87,10 +87,49 @@ class Joins:
                             break
                     if any(count for count, _ in agreeing):
                         return max(agreeing, key=lambda pair: pair[0])[1]
+                if not sure and j == first.index and (alike := self._of_same_operands(j, options)):
+                    array = self._array(alike.index, options, j)
+                    for order in self._likely_orders(array, got):
+                        expected = in_order(array, order, got.shape)
+                        return Join(alike, j, expected, got, order, False, False, j)
                 if sure:
                     join = min(sure, key=lambda join: _distance(join.expected, join.got))
                     return self._closest(place, arrays, join)
         return self._of_outputs(first)
+
+    def _likely_orders(self, array: np.ndarray, like: np.ndarray) -> list[tuple[int, ...]]:
+        """Returns the orders of axes with about the smallest difference.
+
+        Those that bring most paired values from one side to the other come first: channels may have
+        the size of height and width.
+        """
+        orders = likely_orders(array, like)
+        if len(orders) == 1:
+            return orders
+        jax, torch = self.pairs.tape.values, self.pairs.recording.values
+        both = [(torch[t].shape, jax[j].shape) for j, t in self.pairs.jax_pairs.items() if t >= 0]
+        usual = {order: sum(fits(order, *shapes) for shapes in both) for order in orders}
+        return sorted(orders, key=lambda order: -usual[order])
+
+    def _of_same_operands(self, j: int, options: dict[int, list[Value]]) -> Value | None:
+        """Returns a value of torch that is computed from all operands of one of JAX.
+
+        The operation itself differs, as in a convolution with another padding, and nothing behind
+        it agrees before the next part. One common operand is no sign. Torch's operation may have a
+        bias beside them.
+        """
+        jax, torch = self.pairs.tape.values, self.pairs.recording.values
+        theirs = [unmoved(jax, jax[k]) for k in jax[j].parents if jax[k].tells]
+        if len(theirs) < 2:
+            return None
+        for t in options[j]:
+            ours = [unmoved(torch, torch[k]) for k in t.parents if torch[k].tells]
+            if all(
+                any(a.printed and b.printed and a.printed.matches(b.printed) for a in ours)
+                for b in theirs
+            ):
+                return t
+        return None
 
     def _closest(self, place: int, arrays: Arrays, join: Join) -> Join:
         """Returns the join of torch's value with the value of JAX's line that is closest to it.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from .adapters import BIAS_DROPOUT_ADD, MANY_DEVICES, SHARED
 from .builds import BUILD
 from .choices import CHOICES
+from .compared import COMPARED
 from .convolutions import CONVOLUTIONS
 from .declared import DECLARED, MASKS, TABLES
 from .fault import Fault
@@ -31,6 +32,7 @@ FAULTS = (
     *CONVOLUTIONS,
     *EMBEDDINGS,
     *CHOICES,
+    *COMPARED,
     *ATTENTION,
     *BUILD,
     *INVARIANT,

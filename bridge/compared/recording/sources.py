@@ -10,6 +10,7 @@ import types
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 OWN = str(Path(__file__).resolve().parent) + os.sep
 # Layers of these are called by a model's line; the line inside of them tells its reader less.
@@ -97,3 +98,9 @@ def names_in(code: types.CodeType) -> list[str]:
         if isinstance(const, types.CodeType):
             names.update(dict.fromkeys(names_in(const)))
     return list(names)
+
+
+def numbers_of(eqn: Any) -> str:
+    """Returns strides, paddings, axes and the like of an equation."""
+    plain = (bool, int, float, str, tuple)
+    return str(sorted((k, str(v)) for k, v in eqn.params.items() if isinstance(v, plain)))

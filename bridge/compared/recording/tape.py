@@ -14,7 +14,7 @@ from jax.extend import core
 
 from bridge.compared.recording.arithmetic import find
 from bridge.compared.recording.fingerprints import Print, fingerprint
-from bridge.compared.recording.sources import Line, first_line, is_library
+from bridge.compared.recording.sources import Line, first_line, is_library, numbers_of
 from bridge.compared.recording.values import Value
 
 # Equations that hold the numbers of their operand in another arrangement.
@@ -40,7 +40,8 @@ class Step:
     Attributes:
       run: takes and returns arrays.
       inputs, outputs: indices of values.
-      key: the same for executions of one line on arrays of one shape.
+      key: the same for executions of one line with the same strides, paddings and axes on arrays
+        of one shape.
     """
 
     run: Callable[..., Sequence[Any]]
@@ -266,7 +267,8 @@ class _Recorder:
             tape.values.append(Value(index, op, inputs, line, shape, found, kind, str(recorded)))
             tape.maker[index] = len(tape.steps)
             outputs.append(index)
-        key = (op, line, tuple(tape.values[index].shape for index in outputs))
+        shapes = tuple(tape.values[index].shape for index in outputs)
+        key = (op, line, numbers_of(eqn), shapes)
         tape.steps.append(Step(call, inputs, tuple(outputs), key))
         return list(zip(outputs, arrays, strict=True))
 
