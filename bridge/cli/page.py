@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ def details(summary: str, body: str) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> str:
-    """Returns a table; columns with cells that are not numbers are aligned left."""
+    """Returns a table; columns of text are aligned left."""
     text = [not _is_numeric([row[i] for row in rows]) for i in range(len(header))]
 
     def cells(tag: str, values: Sequence[str]) -> str:
@@ -86,5 +87,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence
     return f"<table><thead><tr>{cells('th', header)}</tr></thead><tbody>{body}</tbody></table>"
 
 
+# A number, with a unit or a percentage: 106,816 (100.0%), 9.0e-02, 3.2 ms.
+_NUMBER = re.compile(r"[–−]?|[-+−]?\d[\d.,]*(e[-+]?\d+)?( ?\S{1,5}| \(.*\))?")
+
+
 def _is_numeric(values: Sequence[str]) -> bool:
-    return all(not value or value[0].isdigit() or value[0] in "–+-−" for value in values)
+    """True if most cells are numbers; a hash among them is aligned as they are."""
+    return 2 * sum(_NUMBER.fullmatch(value) is not None for value in values) > len(values)
