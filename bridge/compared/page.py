@@ -22,8 +22,8 @@ code, .place { font: 12.5px/1.45 ui-monospace, monospace; overflow-wrap: anywher
 .values { display: grid; grid-template-columns: 1fr 1fr; border-top: 1px solid var(--line); }
 .values > div { border-bottom: 1px solid var(--line); padding: 2px 8px; min-width: 0; }
 .values .torch { border-right: 1px solid var(--line); }
-.red { background: color-mix(in srgb, var(--red) 22%, transparent); }
-.alone { color: color-mix(in srgb, CanvasText 62%, Canvas); }
+.red { background: #c6282838; }
+.alone { opacity: 0.65; }
 summary { font-weight: 600; margin: 2em 0 0.5em; cursor: pointer; }
 .values small { display: block; overflow-wrap: anywhere; }
 .head { font-weight: 600; position: sticky; top: 0; background: Canvas; }
@@ -61,10 +61,10 @@ def _page(report: Report) -> str:
     body += [f"<p><b>{_text(warning)}</b></p>" for warning in [*report.warnings, *report.tokens]]
     for part in report.parts:
         times = f", {part.count} times" if part.count > 1 else ""
-        cause = f" {part.cause}." if part.cause else ""
+        cause = f"; {part.cause}" if part.cause else ""
         body.append(
             f'<div class="part"><b>{_text(part.name or "model")}</b>: {_text(part.size)}'
-            f"{times}.{_text(cause)}{_place('torch', part.torch)}{_place('JAX', part.jax)}</div>"
+            f"{times}{_text(cause)}.{_place('torch', part.torch)}{_place('JAX', part.jax)}</div>"
         )
     notes = [*report.notes, *(f"no gradient in JAX equals that of {n}" for n in report.gradients)]
     if notes:

@@ -18,3 +18,8 @@ def test_data_parallel(processes: Any, check: str) -> None:
 
 def test_tensor_parallel_and_fsdp(processes: Any) -> None:
     processes(JOIN, 4).run(f"{_CHECKS}:tensor_parallel")
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_dtensors_have_the_bits_of_one_process(processes: Any, count: int) -> None:
+    processes(JOIN, count).run(f"{_CHECKS}:gpt_in_parts")

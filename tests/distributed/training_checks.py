@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed.checkpoint as checkpoints
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -27,6 +28,7 @@ from bridge.torch import huggingface
 from tests.distributed.dtensor_checks import whole
 from tests.distributed.gather_checks import numbers, same_bits
 from tests.distributed.processes import Place
+from tools.demo import gpt, text, torch_gpt
 
 _WIDTH, _VOCABULARY = 16, 48
 
@@ -179,3 +181,32 @@ def huggingface_replaced(place: Place) -> None:
             _assert_same_gradients(ours, original)
     finally:
         replaced.undo()
+
+
+def gpt_in_parts(place: Place) -> None:
+    """Each process has a part of the batch; ten steps give the weights of one process."""
+    with mock.patch.multiple(gpt, LENGTH=256, LAYERS=1):
+        alone = torch_gpt.Training(gpt.initial_weights(), True, steps=10)
+        in_parts = torch_gpt.Training(gpt.initial_weights(), True, steps=10)
+        mesh = init_device_mesh("cpu", (place.world_size,))
+
+        def spread(tensor: torch.Tensor, placement: Any) -> Any:
+            return distribute_tensor(tensor.detach(), mesh, [placement])
+
+        in_parts.weights = {
+            name: spread(w, Replicate()).requires_grad_() for name, w in in_parts.weights.items()
+        }
+        in_parts.tables = tuple(spread(table, Replicate()) for table in in_parts.tables)
+        in_parts.optimizer = type(alone.optimizer)(
+            list(in_parts.weights.values()),
+            eps=gpt.ADAM_EPSILON,
+            weight_decay=gpt.WEIGHT_DECAY,
+        )
+        for step, batch in enumerate(text.batches(10, 8, 256)):
+            given = torch.from_numpy(batch)
+            one = alone.step(given, step)
+            assert same_bits(in_parts.step(spread(given, Shard(0)), step).full_tensor(), one)
+        for name, weight in alone.weights.items():
+            assert same_bits(in_parts.weights[name].full_tensor(), weight), name
+        for name, moment in alone.state().items():
+            assert same_bits(in_parts.state()[name].full_tensor(), moment), name

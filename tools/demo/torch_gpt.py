@@ -71,8 +71,8 @@ class Training:
         )
         self.rates = gpt.rates(steps)
 
-    def step(self, pieces: np.ndarray, step: int) -> Tensor:
-        given = torch.from_numpy(pieces).to(self.device)
+    def step(self, pieces: np.ndarray | Tensor, step: int) -> Tensor:
+        given = torch.as_tensor(pieces, device=self.device)
         value = gpt.loss(self.ops, self.weights, self.tables, given, step)
         self.optimizer.zero_grad()
         value.backward()

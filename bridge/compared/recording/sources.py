@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 OWN = str(Path(__file__).resolve().parent) + os.sep
+PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 # Layers of these are called by a model's line; the line inside of them tells its reader less.
 LIBRARIES = ("torch", "jax", "jaxlib", "flax", "equinox", "haiku", "optax", "numpy", "einops")
 # A model that was typed into Python or IPython.
@@ -21,8 +22,8 @@ TYPED = ("<stdin>", "<python-input", "<ipython-input")
 
 @functools.cache
 def is_library(file: str) -> bool:
-    """True for files of the frameworks, of Python, and of this package's machinery."""
-    if file.startswith(("<", OWN)):
+    """True for files of the frameworks, of Python, and of this package."""
+    if file.startswith(("<", PACKAGE)):
         return not file.startswith(TYPED)
     parts = Path(file).parts
     for folder in ("site-packages", "dist-packages"):
