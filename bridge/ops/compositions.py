@@ -17,7 +17,7 @@ __all__ = ["LEAF", "MAPS", "Functions", "RowChunks", "Rules", "SumOfChunks", "ro
 
 
 # The kinds of maps between places, in the order of `bridge_taps_kind`.
-MAPS = ("weighted", "average", "shares", "largest", "chosen", "of_chosen")
+MAPS = ("weighted", "average", "shares", "largest", "chosen", "of_chosen", "row_mean")
 
 
 class Functions(Protocol):
@@ -48,6 +48,13 @@ class Functions(Protocol):
 
     def moved(self, x: Any, dim: int, place: int) -> Any:
         """Moves a dimension of x to another place."""
+
+    def long_rows(self, arrays: Sequence[Any], dim: int) -> Sequence[Any]:
+        """Joins the dimensions from `dim` on, or not, for fewer rows in a program.
+
+        The arrays have one shape. They are joined where that takes no copy and adds nothing to a
+        graph of derivatives, whose sums would have another order.
+        """
 
     def expanded(self, x: Any, shape: Shape) -> Any:
         """Repeats x to a shape, without memory where the framework can."""

@@ -4,9 +4,11 @@
 #include <memory>
 #include <new>
 
+#include "convolution/as_product.h"
 #include "convolution/call.h"
 #include "convolution/channels_last.h"
 #include "convolution/kernels.h"
+#include "convolution/padded.h"
 #include "convolution/problem.h"
 #include "cpu/error.h"
 #include "cpu/parallel.h"
@@ -102,7 +104,11 @@ struct Runner {
             planes.images * planes.channels, kernels.planes_bytes(planes),
             [&](int64_t unit, void* scratch) { kernels.run_plane(planes, unit, scratch); });
     }
-    const Problem first = oriented(convolution::problem_of(call, number, 0), kernels);
+    const Problem given = convolution::problem_of(call, number, 0);
+    bridge_product product;
+    if (call.groups == 1 && convolution::as_product(given, &product))
+      return bridge_product_cpu(&product, executor);
+    const Problem first = oriented(given, kernels);
     if (first.row_count == 0 || first.col_count == 0) return BRIDGE_OK;
     const Grid grid = grid_of(first, kernels, call.groups, threads);
     const int64_t parts = grid.row_parts * grid.col_parts;
@@ -189,6 +195,34 @@ double work_of(const bridge_convolution& call) {
          inputs * static_cast<double>(call.in_channels);
 }
 
+// Runs a call for values or weights on copies of x, at most `images` images at a time.
+bridge_status run_on_copies(const Runner& given, const convolution::Padded& padded,
+                            int64_t images) {
+  const bridge_convolution& call = given.call;
+  const size_t bytes = static_cast<size_t>(padded.bytes(call)) * static_cast<size_t>(images);
+  const std::unique_ptr<char[]> copy(new (std::nothrow) char[bytes]);
+  if (copy == nullptr) return fail(BRIDGE_OUT_OF_MEMORY, "convolution: no memory for its images");
+  for (int64_t first = 0; first < call.images; first += images) {
+    bridge_convolution part = call;
+    part.images = std::min(images, call.images - first);
+    part.x.data = convolution::place_in(call.x, first * call.x.batch_stride);
+    if (call.kind == BRIDGE_CONVOLUTION_FORWARD)
+      part.y.data = convolution::place_in(call.y, first * call.y.batch_stride);
+    const int64_t lines = part.images * padded.size[0] * padded.size[1];
+    const int64_t tasks = std::min(lines, given.threads == 1 ? 1 : 4 * given.threads);
+    parallel_for(given.threads == 1 ? nullptr : given.executor, tasks, [&](int64_t task) {
+      const int64_t end = part_begin(lines, tasks, task + 1);
+      for (int64_t line = part_begin(lines, tasks, task); line < end; ++line)
+        convolution::copy_line(part, padded, line, copy.get());
+    });
+    const bridge_convolution own = convolution::on_copy(part, padded, copy.get());
+    const bridge_status status =
+        Runner{own, given.executor, given.threads, given.kernels}.run_class(0);
+    if (status != BRIDGE_OK) return status;
+  }
+  return BRIDGE_OK;
+}
+
 bridge_status run(const bridge_convolution& call, const bridge_executor* executor) {
   if (const char* wrong = convolution::wrong_with(call))
     return fail(BRIDGE_INVALID_ARGUMENT, "convolution: %s", wrong);
@@ -201,8 +235,18 @@ bridge_status run(const bridge_convolution& call, const bridge_executor* executo
   const int64_t most = executor == nullptr || executor->run == nullptr ? 1 : executor->threads;
   const auto worth = static_cast<int64_t>(std::min(work / kLeastWork, 1e6));
   const int64_t threads = std::max<int64_t>(1, std::min(most, worth));
-  const Runner runner{call, executor, threads,
-                      kTables.tables[isa]->of[convolution::is_double(call)]};
+  const Kernels& kernels = kTables.tables[isa]->of[convolution::is_double(call)];
+  if (convolution::gains_by_copy(call)) {
+    const convolution::Padded padded(call);
+    const double most_bytes = static_cast<double>(kMostScratch) * static_cast<double>(threads);
+    const double images =
+        std::min(static_cast<double>(call.images), most_bytes / padded.bytes(call));
+    const bool has_all = images == static_cast<double>(call.images);
+    if (has_all || (images >= 1 && call.kind == BRIDGE_CONVOLUTION_FORWARD))
+      return run_on_copies({call, executor, threads, kernels}, padded,
+                           static_cast<int64_t>(images));
+  }
+  const Runner runner{call, executor, threads, kernels};
   for (int64_t number = 0; number < classes; ++number) {
     const bridge_status status = runner.run_class(number);
     if (status != BRIDGE_OK) return status;

@@ -9,7 +9,7 @@
 #include "convolution/kernels.h"
 #include "convolution/store.h"
 #include "cpu/tile.h"
-#include "products/vectors.h"
+#include "products/tile_size.h"
 #include "tiles/memory_parts.h"
 
 namespace bridge {

@@ -8,7 +8,7 @@
 #include "products/packing.h"
 #include "products/product.h"
 #include "products/strips.h"
-#include "products/vectors.h"
+#include "products/tile_size.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {

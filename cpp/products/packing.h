@@ -4,7 +4,7 @@
 #define BRIDGE_PRODUCTS_PACKING_H_
 
 #include "cpu/tile.h"
-#include "products/vectors.h"
+#include "cpu/vectors.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
@@ -44,39 +44,6 @@ void pack_apart(const T* from, const Source& source, int64_t width, Real* to) {
   }
   for (int64_t i = source.lanes; i < width; ++i)
     for (int64_t p = 0; p < source.terms; ++p) to[p * width + i] = 0;
-}
-
-// Returns the first (second) halves of two vectors, element by element in turn.
-template <bool kSecond, class Real>
-BRIDGE_INLINE Vector<Real> interleaved(Vector<Real> a, Vector<Real> b) {
-  constexpr int kCount = kLanes<Real>;
-  Index<Real> at;
-  for (int i = 0; i < kCount; ++i) at[i] = i / 2 + (kSecond ? kCount / 2 : 0) + i % 2 * kCount;
-#if defined(__clang__)
-  Vector<Real> mixed;
-  for (int i = 0; i < kCount; ++i) mixed[i] = at[i] < kCount ? a[at[i]] : b[at[i] - kCount];
-  return mixed;
-#else
-  return __builtin_shuffle(a, b, at);
-#endif
-}
-
-// Transposes a square of vectors: each round interleaves vector i with the one half the square
-// away.
-template <class Real>
-BRIDGE_INLINE void transpose(Vector<Real> (&rows)[kLanes<Real>]) {
-  constexpr int kCount = kLanes<Real>;
-  BRIDGE_UNROLL
-  for (int round = 1; round < kCount; round *= 2) {
-    Vector<Real> mixed[kCount];
-    BRIDGE_UNROLL
-    for (int i = 0; i < kCount / 2; ++i) {
-      mixed[2 * i] = interleaved<false, Real>(rows[i], rows[i + kCount / 2]);
-      mixed[2 * i + 1] = interleaved<true, Real>(rows[i], rows[i + kCount / 2]);
-    }
-    BRIDGE_UNROLL
-    for (int i = 0; i < kCount; ++i) rows[i] = mixed[i];
-  }
 }
 
 // Terms that are adjacent in memory, in squares of vectors. The last square of a term may write

@@ -7,8 +7,8 @@
 #include "products/packing.h"
 #include "products/product.h"
 #include "products/strips.h"
+#include "products/tile_size.h"
 #include "products/tile_sum.h"
-#include "products/vectors.h"
 #include "tiles/memory_parts.h"
 
 namespace bridge {

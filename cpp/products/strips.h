@@ -6,7 +6,7 @@
 
 #include "cpu/tile.h"
 #include "products/product.h"
-#include "products/vectors.h"
+#include "products/tile_size.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {

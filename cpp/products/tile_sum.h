@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "products/product.h"
-#include "products/vectors.h"
+#include "products/tile_size.h"
 
 namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {

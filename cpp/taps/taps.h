@@ -18,11 +18,18 @@ inline int64_t block_of(const bridge_taps& call) {
   return block;
 }
 
-struct Table {
+struct Kernel {
+  // Returns the number of units of a call: outputs of all outer indices or of groups of them,
+  // blocks of sums for OF_CHOSEN, blocks of inner indices for ROW_MEAN.
+  int64_t (*units)(const bridge_taps& call);
   // Returns the scratch memory (bytes) of a task, with room to align it to 64 bytes.
   size_t (*scratch_bytes)(const bridge_taps& call);
-  // Runs units [first, end): outputs of all outer indices, or blocks of sums for OF_CHOSEN.
-  void (*run[4])(const bridge_taps& call, int64_t first, int64_t end, void* scratch);
+  // Runs units [first, end).
+  void (*run)(const bridge_taps& call, int64_t first, int64_t end, void* scratch);
+};
+
+struct Table {
+  Kernel of[4];  // by bridge_dtype
 };
 
 }  // namespace bridge::taps

@@ -1,8 +1,12 @@
-// Maps between places, compiled once for each instruction set. Vectors go along outputs if there is
-// one inner index, else along the inner indices. No order of additions depends on that.
+// Maps between places, compiled once for each instruction set. Vectors go along the inner indices
+// (lanes.h), or along planes if there is one inner index (planes.h); the rest goes one by one. No
+// order of additions depends on that.
 #include "cpu/tile.h"
 #include "drivers/dtypes.h"
 #include "math/scalar.h"
+#include "taps/lanes.h"
+#include "taps/planes.h"
+#include "taps/row_mean.h"
 #include "taps/taps.h"
 #include "tiles/memory_parts.h"
 
@@ -10,7 +14,7 @@ namespace bridge {
 namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
-constexpr int64_t kAtOnce = 512;  // outputs or inner indices whose sums stay in a cache
+constexpr int64_t kAtOnce = 512;  // outputs whose sums stay in a cache
 
 template <class T>
 class Taps {
@@ -20,11 +24,15 @@ class Taps {
   struct Memory {
     Real *totals, *line, *plane, *sums;
     int32_t* places;
+    typename Planes<T, Real>::Memory planes;
+    typename RowMean<T, Real>::Memory mean;
 
-    Memory(MemoryParts& parts, const bridge_taps& call) {
+    Memory(MemoryParts& parts, const bridge_taps& call)
+        : planes(parts, has_groups(call)),
+          mean(parts, call.kind == BRIDGE_TAPS_ROW_MEAN && call.inner > 1) {
       const bool adds = call.kind == BRIDGE_TAPS_OF_CHOSEN;
       totals = parts.take<Real>(kAtOnce);
-      line = parts.take<Real>(kAtOnce);
+      line = parts.take<Real>(kLanes<Real>);
       places = parts.take<int32_t>(kAtOnce);
       plane = parts.take<Real>(!adds && !kIsWide && call.inner == 1 ? call.places : 0);
       sums = parts.take<Real>(adds && !kIsWide ? call.outputs * taps::block_of(call) : 0);
@@ -38,16 +46,29 @@ class Taps {
     return parts.bytes_from_null();
   }
 
+  static int64_t units(const bridge_taps& call) {
+    const int64_t block = taps::block_of(call);
+    if (call.kind == BRIDGE_TAPS_OF_CHOSEN) return call.outer * ((call.inner + block - 1) / block);
+    if (call.kind == BRIDGE_TAPS_ROW_MEAN) return RowMean<T, Real>::units(call);
+    const int64_t group = group_of(call);
+    return (call.outer + group - 1) / group * call.outputs;
+  }
+
   static void run(const bridge_taps& call, int64_t first, int64_t end, void* scratch) {
     MemoryParts parts(scratch);
     const Memory memory(parts, call);
     const Taps task(call, memory);
     if (call.kind == BRIDGE_TAPS_OF_CHOSEN) return task.add_chosen(first, end);
+    if (call.kind == BRIDGE_TAPS_ROW_MEAN)
+      return RowMean<T, Real>::run(call, memory.mean, first, end);
+    const int64_t group = group_of(call);
     for (int64_t unit = first; unit < end;) {
-      const int64_t outer = unit / call.outputs, output = unit % call.outputs;
+      const int64_t outer = unit / call.outputs * group, output = unit % call.outputs;
       const int64_t count = smaller(end - unit, call.outputs - output);
       if (call.kind == BRIDGE_TAPS_CHOSEN)
         task.take_chosen(outer, output, count);
+      else if (group > 1)
+        task.run_planes(outer, smaller(group, call.outer - outer), output, output + count);
       else if (call.inner == 1)
         task.run_outputs(outer, output, count);
       else
@@ -58,6 +79,21 @@ class Taps {
 
  private:
   Taps(const bridge_taps& call, const Memory& memory) : call_(call), memory_(memory) {}
+
+  static bool has_groups(const bridge_taps& call) {
+    return call.kind <= BRIDGE_TAPS_LARGEST && call.inner == 1 &&
+           call.outer >= Planes<T, Real>::kFewest;
+  }
+  static int64_t group_of(const bridge_taps& call) {
+    return has_groups(call) ? Planes<T, Real>::kGroup : 1;
+  }
+
+  // Outputs [first, end) of a group of planes.
+  void run_planes(int64_t plane, int64_t count, int64_t first, int64_t end) const {
+    if (count >= Planes<T, Real>::kFewest)
+      first = Planes<T, Real>(call_, memory_.planes, plane, count).run(first, end);
+    for (int64_t i = 0; first < end && i < count; ++i) run_outputs(plane + i, first, end - first);
+  }
 
   const T* source(int64_t outer) const {
     return static_cast<const T*>(call_.x) + outer * call_.places * call_.inner;
@@ -149,11 +185,19 @@ class Taps {
     add([](Real one, Real sum, int64_t) { return sum + one; });
   }
 
-  // Several inner indices: the sums of one output after the other.
+  // Several inner indices: whole vectors of them, then the rest.
   void run_lines(int64_t outer, int64_t first, int64_t count) const {
+    const int64_t inner = call_.inner, whole = inner / kLanes<Real> * kLanes<Real>;
+    if (whole > 0) {
+      T* const to = static_cast<T*>(call_.result) + outer * call_.outputs * inner;
+      int32_t* const places = static_cast<int32_t*>(call_.result) + outer * call_.outputs * inner;
+      const LaneSums<Real, T, T, int32_t> lanes{call_,  source(outer), inner, to,
+                                                places, inner,         0,     0};
+      lanes.run(first, first + count, whole);
+    }
+    if (whole == inner) return;
     for (int64_t output = first; output < first + count; ++output)
-      for (int64_t c = 0; c < call_.inner; c += kAtOnce)
-        run_line(outer, output, c, smaller(call_.inner - c, kAtOnce));
+      run_line(outer, output, whole, inner - whole);
   }
 
   // Returns the numbers of a place in the arithmetic's type.
@@ -259,28 +303,12 @@ class Taps {
 };
 
 template <class T>
-size_t bytes_as(const bridge_taps& call) {
-  return Taps<T>::scratch_bytes(call);
-}
-
-size_t scratch_bytes(const bridge_taps& call) {
-  switch (call.dtype) {
-    case BRIDGE_FLOAT16:
-      return bytes_as<math::float16>(call);
-    case BRIDGE_BFLOAT16:
-      return bytes_as<math::bfloat16>(call);
-    case BRIDGE_FLOAT32:
-      return bytes_as<float>(call);
-    default:
-      return bytes_as<double>(call);
-  }
-}
+constexpr taps::Kernel kernel_of = {Taps<T>::units, Taps<T>::scratch_bytes, Taps<T>::run};
 
 }  // namespace
 
 constexpr TapsTable taps_table = {
-    scratch_bytes,
-    {Taps<math::float16>::run, Taps<math::bfloat16>::run, Taps<float>::run, Taps<double>::run}};
+    {kernel_of<math::float16>, kernel_of<math::bfloat16>, kernel_of<float>, kernel_of<double>}};
 
 }  // namespace BRIDGE_ISA_NAMESPACE
 }  // namespace bridge

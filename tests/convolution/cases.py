@@ -54,6 +54,7 @@ class Case:
 
 CASES = {
     "3x3": Case((2, 5, 7, 6), (4, 5, 3, 3), padding=1),
+    "3x3 of nine channels": Case((2, 9, 7, 6), (4, 9, 3, 3), padding=1, stride=(1, 2)),
     "1x1": Case((3, 40, 5, 4), (33, 40, 1, 1)),
     "1x1 stride 2": Case((2, 20, 5, 6), (9, 20, 1, 1), stride=2),
     "7x7 of three channels": Case((1, 3, 15, 16), (10, 3, 7, 7), stride=2, padding=3),

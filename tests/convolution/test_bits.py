@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import bridge.torch as bt
 from bridge.torch._adapter import convolutions as adapter
 from tests.convolution.cases import (
     CASES,
@@ -164,3 +166,50 @@ def test_special_numbers(kind: str, rng: np.random.Generator) -> None:
     expected = convolution(a, b, None, params, by_bridge("float32"))
     assert torch.equal(made.isnan(), expected.isnan())
     same(made.nan_to_num(7), expected.nan_to_num(7))
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("layouts", list(itertools.product((False, True), repeat=2)))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_kernel_of_one_position_is_a_product(
+    dtype: str, layouts: tuple[bool, bool], with_bias: bool, rng: np.random.Generator
+) -> None:
+    """Each layout of x and of y's gradient; x of a single image, and of several."""
+    own = getattr(torch, dtype)
+    for images in (1, 3):
+        x, w, bias, g = (
+            torch.from_numpy(rng.standard_normal(shape)).to(own)
+            for shape in ((images, 300, 5, 7), (33, 300, 1, 1), (33,), (images, 33, 5, 7))
+        )
+        x, g = (
+            t.to(memory_format=torch.channels_last) if is_last else t
+            for t, is_last in zip((x, g), layouts, strict=True)
+        )
+        leaves = [t.requires_grad_() for t in (x, w, bias)]
+        y = bt.conv2d(*leaves) if with_bias else bt.conv2d(x, w)
+        dx, dw = torch.autograd.grad(y, leaves[:2], g)
+        rows = x.detach().permute(0, 2, 3, 1).reshape(-1, 300)
+        of_y, matrix = g.permute(0, 2, 3, 1).reshape(-1, 33), w.detach()[:, :, 0, 0]
+        same(
+            y.permute(0, 2, 3, 1).reshape(-1, 33),
+            bt.linear(rows, matrix, bias.detach() if with_bias else None),
+        )
+        same(dx.permute(0, 2, 3, 1).reshape(-1, 300), bt.matmul(of_y, matrix))
+        same(dw[:, :, 0, 0], bt.matmul(of_y.mT, rows))
+
+
+def test_images_that_are_copied_in_parts(rng: np.random.Generator) -> None:
+    """Copies of images with few channels take 8 MiB for each thread."""
+    threads = torch.get_num_threads()
+    x, w, bias = (
+        torch.from_numpy(rng.standard_normal(shape)).float()
+        for shape in ((5, 2, 610, 605), (3, 2, 3, 2), (3,))
+    )
+    apart = torch.cat([bt.conv2d(each[None], w, bias, padding=1) for each in x])
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            for given in (x, x.to(memory_format=torch.channels_last)):
+                same(bt.conv2d(given, w, bias, padding=1), apart)
+    finally:
+        torch.set_num_threads(threads)

@@ -40,14 +40,15 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def shape_of(places: int, inner: int) -> tuple[int, ...]:
-    return (3, places, inner) if inner else (3, places)
+    # More planes than a group has, and a last group of a few.
+    return (3, places, inner) if inner else (23, places)
 
 
 def options_of(text: str, inner: int, back: bool = False) -> Options:
     return Options(text, inner > 0, back)
 
 
-CASES = pytest.mark.parametrize("inner", [0, 1, 5, 37])
+CASES = pytest.mark.parametrize("inner", [0, 1, 5, 37, 130])
 DTYPE = pytest.mark.parametrize("dtype", DTYPES)
 
 
@@ -77,6 +78,32 @@ def test_sums(dtype: str, inner: int, name: str, back: bool, isa: str) -> None:
     assert same(found, expected)
 
 
+@pytest.mark.parametrize("isa", _native.build_info()["cpu_isas"])
+@pytest.mark.parametrize("places", [1, 31, 257, 1000, 1024, 2300, 5150])
+@pytest.mark.parametrize("inner", [0, 5, 67])
+@DTYPE
+def test_the_mean_of_all_places(dtype: str, inner: int, places: int, isa: str) -> None:
+    options = options_of(text_of("mean", (places,)), inner)
+    x = numbers(shape_of(places, inner), dtype, 4)
+    x[0] = numbers(tuple(x[0].shape), "float64", 5).nan_to_num(0.5, 1e9, -1e9).to(x.dtype)
+    rules: Any = taps.sums.rules
+    expected = rules._row_mean(options, x)
+    try:
+        _native.set_cpu_isa(isa)
+    except ValueError:
+        pytest.skip(f"this processor does not run {isa}")
+    try:
+        found = rules.forward((x,), options)
+    finally:
+        _native.set_cpu_isa(None)
+    assert found.shape[1] == 1
+    assert same(found, expected)
+    back = Options(options.text, options.inner, True)
+    wide = found if dtype == "float64" else found.float()
+    shares = (wide / places).to(x.dtype).expand(x.shape)
+    assert same(rules.forward((found,), back), shares)
+
+
 @CASES
 @DTYPE
 def test_largest_and_its_gradient(dtype: str, inner: int) -> None:
@@ -99,7 +126,7 @@ def test_largest_and_its_gradient(dtype: str, inner: int) -> None:
     [
         (
             {
-                "kind": 6,
+                "kind": 7,
                 "table": None,
                 "weights": None,
                 "chosen": torch.zeros(3, 6, dtype=torch.int32),

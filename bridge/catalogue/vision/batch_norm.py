@@ -126,10 +126,13 @@ class Case:
         function, first = forms
         if self.options.last:
             return self.run(function, (*full, *vectors), [self.dtype])[0]
-        ones = (1,) * (self.options.rows - 1)
+        given = tuple(full[0].shape)
+        full = self.functions.long_rows(full, self.channel + 1)
+        ones = (1,) * (len(full[0].shape) - self.channel - 1)
         shape = (*self.batch, 1, self.channels, *ones)
         tables = [None if v is None else self.functions.reshaped(v, shape) for v in vectors]
-        return self.run(first, (*full, *tables), [self.dtype], 0)[0]
+        y = self.run(first, (*full, *tables), [self.dtype], 0)[0]
+        return y if len(y.shape) == len(given) else self.functions.reshaped(y, given)
 
 
 class Statistics:

@@ -19,6 +19,7 @@ from bridge.catalogue.vision.windows import (
     Window,
     averages,
     even_parts,
+    mean_of_row,
     rows_of,
     table_of,
     transposed,
@@ -117,8 +118,17 @@ def _parts(text: str, sizes: Any, outputs: Any) -> Plan:
     return averages(table_of(parts, sizes), divisor, math.prod(sizes))
 
 
+def _mean(text: str, sizes: Any) -> Plan:
+    return mean_of_row(math.prod(sizes))
+
+
 def _resize(text: str, *arguments: Any) -> Plan:
     return resized(*arguments)
 
 
-_PLANS: dict[str, Any] = {"average": _average, "parts": _parts, "resize": _resize}
+_PLANS: dict[str, Any] = {
+    "average": _average,
+    "mean": _mean,
+    "parts": _parts,
+    "resize": _resize,
+}

@@ -7,20 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from bridge import lang as bl
-from bridge.catalogue.declaration import declared, shape_of
+from bridge.catalogue.declaration import shape_of
 from bridge.catalogue.vision.batch_norm_programs import dtype_of
 from bridge.catalogue.vision.plans import text_of
 from bridge.catalogue.vision.taps import Options, Taps
 from bridge.catalogue.vision.windows import Sizes, Window
 from bridge.lang.dtypes import FLOATING
-from bridge.ops.arrays import Arrays
 from bridge.ops.scalars import whole_number
-
-
-@declared()
-def mean_of_places(x: bl.Full, own: bl.PerRow):
-    return bl.like(bl.mean(x), own)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -124,8 +117,8 @@ class Pools:
       constant: constant(x) returns x without its gradient.
     """
 
-    def __init__(self, taps: Taps, arrays: Arrays, constant: Callable[[Any], Any]) -> None:
-        self._taps, self._arrays, self._constant = taps, arrays, constant
+    def __init__(self, taps: Taps, constant: Callable[[Any], Any]) -> None:
+        self._taps, self._constant = taps, constant
 
     def max(self, given: Laid, window: Window) -> tuple[Any, Any]:
         """Returns the largest numbers and their places."""
@@ -147,14 +140,8 @@ class Pools:
 
     def adaptive(self, given: Laid, sizes: Sizes) -> Any:
         """Returns the means over even parts; over all places in the tree of sums of rows."""
-        if math.prod(sizes) == 1:
-            rows = given.x.swapaxes(1, 2) if given.inner else given.x
-            shape = tuple(rows.shape)[:-1]
-            own = self._arrays.zeros(rows, shape, dtype_of(rows))
-            y = self._arrays.entry(mean_of_places).run((rows, own), None)
-            shape = (shape[0], 1, *shape[1:]) if given.inner else (*shape, 1)
-            return given.restored(y.reshape(shape), sizes)
-        text = text_of("parts", given.sizes, sizes)
+        is_mean = math.prod(sizes) == 1
+        text = text_of("mean", given.sizes) if is_mean else text_of("parts", given.sizes, sizes)
         return given.restored(self._taps.sums.run((given.x,), Options(text, given.inner)), sizes)
 
 

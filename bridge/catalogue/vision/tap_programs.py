@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge import lang as bl
+from bridge.catalogue import declaration
 from bridge.catalogue.vision.windows import ABSENT
 from bridge.lang.tracing import Declaration, declared
 from bridge.ops.compositions import Functions
@@ -57,6 +58,11 @@ def _added(x: Sequence[Any], are_there: Sequence[Any], before: Sequence[Any]) ->
         else:
             total = bl.where(is_there, total + one, total)
     return total
+
+
+@declaration.declared()
+def mean_of_places(x: bl.Full, own: bl.PerRow):
+    return bl.like(bl.mean(x), own)  # type: ignore[arg-type]
 
 
 def quotient(x: bl.Full, divisor: bl.Table) -> Any:

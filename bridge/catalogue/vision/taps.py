@@ -100,6 +100,9 @@ class Sums(_Rules):
         shape, functions = self.result_shape(operands, options), self.functions
         if own.places.shape[0] == 0 or 0 in shape:
             return functions.filled(x, shape, 0.0)
+        if own.form == "row_mean":
+            gathers = ByGathers(self._row_mean, options)
+            return functions.mapped(own.form, x, (), shape, options.inner, gathers)
         weights = weights_of(options.text, options.back, wide_of(x))
         tables = functions.table(own.places, x), functions.table(weights, x)
         gathers = ByGathers(self._by_gathers, options)
@@ -108,13 +111,23 @@ class Sums(_Rules):
     def _by_gathers(self, options: Options, x: Any, places: Any, table: Any) -> Any:
         functions, wide, dtype = self.functions, wide_of(x), dtype_of(x)
         form = self._direction(options).form
-        taken = self.taken(x, places, along(x, options))
+        if x.shape[along(x, options)] == 1 and places.shape[0] == 1:
+            taken = [functions.expanded(x, with_places(x, options, places.shape[1]))]
+        else:
+            taken = self.taken(x, places, along(x, options))
         weights = aligned(table, options.inner)
         if form != "average":
             return tap_programs.run(functions, form, [taken, weights], wide, [dtype])[0]
         are_there = aligned(places >= 0, options.inner)
         total = tap_programs.run(functions, "added", [taken, are_there], wide, [wide])[0]
         return tap_programs.divided(functions, total, weights[0], wide, dtype)
+
+    def _row_mean(self, options: Options, x: Any) -> Any:
+        functions, end = self.functions, len(x.shape) - 1
+        rows = functions.moved(x, along(x, options), end)
+        own = functions.filled(rows, tuple(rows.shape[:end]), 0.0)
+        y = functions.entry(tap_programs.mean_of_places).run((rows, own), None)
+        return functions.reshaped(y, with_places(x, options, 1))
 
     def _direction(self, options: Options) -> Direction:
         return direction_of(options.text, options.back)

@@ -137,7 +137,8 @@ class Direction:
 
     Attributes:
       form: "weighted" for a chain of fma, "average" for a chain of additions that is divided once,
-        "shares" for a chain of additions of x / weight.
+        "shares" for a chain of additions of x / weight, "row_mean" for the mean over all places in
+        the tree of sums along a row.
       places: `[taps, outputs]`, int32.
       weights: `[taps, outputs]`, or `[1, outputs]` for an average; float64.
     """
@@ -163,6 +164,15 @@ def averages(table: Any, divisors: Any, places: int) -> Plan:
     return Plan(
         Direction("average", rows_of(table), divisor[None]),
         Direction("shares", rows_of(outputs), np.ascontiguousarray(shares.T)),
+    )
+
+
+def mean_of_row(places: int) -> Plan:
+    """Returns the plan of the mean over all places."""
+    count = np.full((1, places), float(places))
+    return Plan(
+        Direction("row_mean", np.zeros((1, 1), np.int32), count[:, :1]),
+        Direction("shares", np.zeros((1, places), np.int32), count),
     )
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "has_trees",
     "in_parts",
     "is_unrolled",
+    "long_rows",
     "mapped",
     "moved",
     "numbers",
@@ -60,6 +61,10 @@ def moved(x: jax.Array, dim: int, place: int) -> jax.Array:
 
 def reshaped(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return jnp.reshape(x, shape)
+
+
+def long_rows(arrays: Sequence[jax.Array], dim: int) -> Sequence[jax.Array]:
+    return arrays
 
 
 def expanded(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:

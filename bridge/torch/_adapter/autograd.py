@@ -79,6 +79,23 @@ def is_recorded(operands: Sequence[Any]) -> bool:
     )
 
 
+def is_ordinary(operands: Sequence[Any]) -> bool:
+    """True for tensors on the CPU in a call that nothing sees but autograd's reverse mode."""
+    return (
+        operands[0].is_cpu
+        and not is_watched(operands)
+        and forward_ad._current_level < 0
+        and not profiler._is_profiler_enabled
+        and not torch.is_autocast_enabled("cpu")
+        and not any([o is not None and is_old_batched(o) for o in operands])
+    )
+
+
+def is_in_graph(operands: Sequence[Any]) -> bool:
+    """True if autograd's reverse mode records a call on these operands."""
+    return _is_grad_enabled() and any([o is not None and o.requires_grad for o in operands])
+
+
 class Plan(Kernel):
     """A kernel that can be differentiated; the derivative rules are asked once and stored."""
 

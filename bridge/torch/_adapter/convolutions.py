@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +15,19 @@ from bridge.ops import Role
 from bridge.ops import convolution as rules
 from bridge.ops.convolution import KINDS, OPERANDS, RESULT, ConvolutionParams
 from bridge.ops.product import added_tangents
+from bridge.torch._adapter import nodes
+from bridge.torch._adapter.autograd import is_in_graph, is_ordinary
 from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library, meet_dtensors
-from bridge.torch._adapter.kernels import DTYPES, allocate, dense, dtype_word, in_memory
+from bridge.torch._adapter.kernels import (
+    DTYPES,
+    allocate,
+    dense,
+    dtype_word,
+    in_memory,
+    new_memory,
+)
 from bridge.torch._adapter.products import ArrayFunctions
 
 _SCHEMA = (
@@ -48,6 +58,13 @@ PRIMITIVES = _Primitives()
 
 def convolution(a: Tensor, b: Tensor, bias: Tensor | None, params: ConvolutionParams) -> Tensor:
     """Returns the convolution of two of x, w and y, in the order of `OPERANDS`."""
+    operands = a, b, bias
+    is_direct = params.bits != "device" and not torch.compiler.is_compiling()
+    if is_direct and is_ordinary(operands):
+        if not is_in_graph(operands):
+            return _computed(a, b, bias, params)
+        if (recorder := nodes.recorder()) is not None:
+            return _recording(recorder, params)(a, b, bias)  # type: ignore[no-any-return]
     meet_dtensors()
     lists = params.sizes, params.stride, params.padding, params.dilation
     return torch.ops.bridge.convolution.default(  # type: ignore[no-any-return]
@@ -92,17 +109,34 @@ def _empty(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
     As in torch, a result has its channels last if an operand has.
     """
     params = params_of(*fields)
-    own = None if bias is None else tuple(bias.shape)
-    shape = rules.result_shape(tuple(a.shape), tuple(b.shape), own, params)
     memory = torch.contiguous_format
     if has_channels_last(a) or has_channels_last(b):
         memory = _FORMATS[a.ndim]
+    shape = _shape(a, b, bias, params)
     return torch.empty(shape, dtype=DTYPES[params.dtype], device=a.device, memory_format=memory)
 
 
+def _shape(a: Tensor, b: Tensor, bias: Tensor | None, params: ConvolutionParams) -> tuple[int, ...]:
+    own = None if bias is None else tuple(bias.shape)
+    return rules.result_shape(tuple(a.shape), tuple(b.shape), own, params)
+
+
+def _memory(a: Tensor, b: Tensor, bias: Tensor | None, params: ConvolutionParams) -> Tensor:
+    """Returns memory like `_empty`, which may be that of a dropped result."""
+    shape = _shape(a, b, bias, params)
+    if not (has_channels_last(a) or has_channels_last(b)):
+        return new_memory(shape, params.dtype, a)
+    images, channels, *places = shape
+    made = new_memory((images, *places, channels), params.dtype, a)
+    return made.movedim(-1, 1).data
+
+
 def _run(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
-    params = params_of(*fields)
-    result = _empty(a, b, bias, *fields)
+    return _computed(a, b, bias, params_of(*fields))
+
+
+def _computed(a: Tensor, b: Tensor, bias: Tensor | None, params: ConvolutionParams) -> Tensor:
+    result = _memory(a, b, bias, params)
     a, b = in_memory(a, Role.FULL), in_memory(b, Role.FULL)
     bias = None if bias is None else in_memory(bias, Role.ROW)
     one, two = OPERANDS[params.kind]
@@ -122,6 +156,49 @@ def _run(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
     return result
 
 
+def _cotangents(
+    kept: Sequence[Any], g: Tensor, wanted: Sequence[bool], bias: str | None, params: Any
+) -> tuple[Any, Any, Any]:
+    """Returns the cotangents of both operands and of the bias, whose dtype is `bias`."""
+    g, (*needed, needs_bias) = dense(g), wanted
+    operands = dict(zip(OPERANDS[params.kind], kept, strict=True))
+    # The derivative of `added_tangents`: two of three cotangents of g meet first.
+    meets = all((*needed, needs_bias))
+    values = {**operands, RESULT[params.kind]: PRIMITIVES.apart(g) if meets else g}
+    found: list[Any] = [None, None]
+    for place, (name, own) in enumerate(operands.items()):
+        if needed[place]:
+            shape, dtype = tuple(own.shape), dtype_word(own.dtype)
+            found[place] = rules.cotangent(PRIMITIVES, name, shape, values, params, dtype)
+    dbias = None
+    if needs_bias and bias is not None:
+        dbias = rules.cotangent_of_bias(PRIMITIVES, g, params, bias)
+    return found[0], found[1], dbias
+
+
+def _dtype_of_bias(operands: Sequence[Any]) -> str | None:
+    return None if operands[2] is None else dtype_word(operands[2].dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _recording(recorder: Any, params: ConvolutionParams) -> Any:
+    """Returns the function in C++ that computes a call and has autograd record it."""
+
+    def run(operands: Sequence[Any]) -> tuple[Tensor]:
+        a, b, bias = operands
+        return (_computed(a, b, bias, params),)
+
+    def pull(kept: Any, cotangents: Any, wanted: Any, bias: Any) -> Any:
+        g = cotangents[0]
+        return (None,) * 3 if g is None else _cotangents(kept, g, wanted, bias, params)
+
+    def only_step(*_: Any) -> None:
+        return None
+
+    name = "bridge::convolutionBackward"
+    return recorder(name, (0, 1), (0,), None, run, _dtype_of_bias, only_step, pull)
+
+
 class _Convolution(SingleLevelFunction):
     """The autograd Function that records the op."""
 
@@ -130,29 +207,18 @@ class _Convolution(SingleLevelFunction):
         ctx.params, ctx.forward_enabled = params_of(*fields), below.forward_enabled
         ctx.fields = len(fields)  # torch leaves out the last where it has its default
         ctx.set_materialize_grads(False)
-        ctx.bias = None if bias is None else dtype_word(bias.dtype)
+        ctx.bias = _dtype_of_bias((a, b, bias))
         ctx.save_for_backward(a, b)
         ctx.save_for_forward(a, b)
         return below(a, b, bias, *fields)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> Any:
-        found: list[Any] = [None, None]
-        dbias = None
-        if g is not None:
-            params, g = ctx.params, dense(g)
-            operands = dict(zip(OPERANDS[params.kind], ctx.saved_tensors, strict=True))
-            _, *needed, needs_bias = ctx.needs_input_grad[:4]
-            # The derivative of `added_tangents`: two of three cotangents of g meet first.
-            meets = all((*needed, needs_bias))
-            values = {**operands, RESULT[params.kind]: PRIMITIVES.apart(g) if meets else g}
-            for place, (name, own) in enumerate(operands.items()):
-                if needed[place]:
-                    shape, dtype = tuple(own.shape), dtype_word(own.dtype)
-                    found[place] = rules.cotangent(PRIMITIVES, name, shape, values, params, dtype)
-            if needs_bias and ctx.bias is not None:
-                dbias = rules.cotangent_of_bias(PRIMITIVES, g, params, ctx.bias)
-        return None, *found, dbias, *([None] * ctx.fields)
+        nothing = [None] * ctx.fields
+        if g is None:
+            return None, None, None, None, *nothing
+        wanted = ctx.needs_input_grad[1:4]
+        return None, *_cotangents(ctx.saved_tensors, g, wanted, ctx.bias, ctx.params), *nothing
 
     @staticmethod
     def jvp(ctx: Any, _: Any, da: Any, db: Any, dbias: Any, *others: Any) -> Any:

@@ -1,13 +1,14 @@
 """A composition as an op of torch's dispatcher, which stores its operands for the backward pass.
 
-The op serves every call: torch.compile and torch.export see one op, not one graph over all chunks.
-In forward mode, and for derivatives of gradients, its parts run one by one, each with its own
-derivatives.
+The op serves every call that a tracer, a mode or a transform sees: torch.compile and torch.export
+see one op, not one graph over all chunks. Other calls on the CPU run directly. In forward mode, and
+for derivatives of gradients, its parts run one by one, each with its own derivatives.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +17,9 @@ from torch import Tensor
 
 from bridge._private.torch import SingleLevelFunction, forward_ad
 from bridge.ops.compositions import Rules
+from bridge.torch._adapter import nodes
 from bridge.torch._adapter.autocast import without_autocast
-from bridge.torch._adapter.autograd import is_recorded
+from bridge.torch._adapter.autograd import is_in_graph, is_ordinary, is_recorded
 from bridge.torch._adapter.autograd_functions import named
 from bridge.torch._adapter.below_autograd import BelowAutograd, recorder
 from bridge.torch._adapter.dispatcher import library
@@ -71,6 +73,12 @@ class Composition:
         Raises:
           TypeError: an operand is a DTensor.
         """
+        if not torch.compiler.is_compiling() and is_ordinary(operands):
+            if not is_in_graph(operands):
+                with torch.no_grad():
+                    return _whole(self.rules.forward(operands, options))
+            if (recorder := nodes.recorder()) is not None:
+                return _recording(self, recorder, options)(*operands)  # type: ignore[no-any-return]
         for name, operand in zip(self.rules.operands, operands, strict=True):
             if type(operand).__name__ == "DTensor":
                 raise TypeError(
@@ -80,6 +88,36 @@ class Composition:
         # Dynamo of torch 2.11 cannot trace dataclasses.astuple.
         numbers = [getattr(options, name) for name in self._names]
         return self._op(*operands, *numbers)  # type: ignore[no-any-return]
+
+    def recording(self, recorder: Any, options: Any) -> Any:
+        """Returns the function in C++ that computes a call and has autograd record it."""
+        count, floating = self.count, self.rules.floating
+        numbers = [getattr(options, name) for name in self._names]
+
+        def run(operands: Sequence[Any]) -> tuple[Tensor]:
+            return (_whole(self.rules.forward(operands, options)),)
+
+        def pull(kept: Any, cotangents: Any, wanted: Any, _: Any) -> Any:
+            g = cotangents[0]
+            if g is None:
+                return (None,) * count
+            g, wanted = dense(g), wanted[:floating]
+            given = (g, *kept)
+            if is_ordinary(given) and not is_in_graph(given):
+                with torch.no_grad():
+                    found = self.rules.gradients(g, kept, options, wanted)
+                    found = [None if d is None else _whole(d) for d in found]
+            else:
+                made = self.backward_op(g, *kept, *numbers, wanted)
+                made = made if floating > 1 else (made,)
+                found = [d if own else None for d, own in zip(made, wanted, strict=True)]
+            return (*found, *([None] * (count - floating)))
+
+        def only_step(*_: Any) -> None:
+            return None
+
+        name, places = f"bridge::{self.rules.name}Backward", tuple(range(count))
+        return recorder(name, places, (0,), None, run, None, only_step, pull)
 
     def _forward(self, *given: Any) -> Tensor:
         operands, options = self._split(given)
@@ -149,6 +187,11 @@ class Composition:
 def _whole(x: Tensor) -> Tensor:
     """Returns a result that is no view, so that autograd lets the caller write into it."""
     return x.contiguous().data
+
+
+@functools.lru_cache(maxsize=256)
+def _recording(composition: Composition, recorder: Any, options: Any) -> Any:
+    return composition.recording(recorder, options)
 
 
 def _has_tangents(operands: Sequence[Any]) -> bool:

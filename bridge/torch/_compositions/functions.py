@@ -28,6 +28,7 @@ __all__ = [
     "has_trees",
     "in_parts",
     "is_unrolled",
+    "long_rows",
     "mapped",
     "moved",
     "numbers",
@@ -58,6 +59,11 @@ def moved(x: Tensor, dim: int, place: int) -> Tensor:
 
 def reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return x.reshape(shape)
+
+
+def long_rows(arrays: Sequence[Tensor], dim: int) -> Sequence[Tensor]:
+    is_free = not torch.is_grad_enabled() and all([x.is_contiguous() for x in arrays])
+    return [x.flatten(dim) for x in arrays] if is_free and arrays[0].ndim > dim + 1 else arrays
 
 
 def expanded(x: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -32,7 +32,7 @@ def mapped(
         like = list(x.shape)
         like[along] = others[0].shape[along]
         chosen = others[0].expand(like).to(torch.int32).contiguous()
-    else:
+    elif kind != "row_mean":
         table, weights = others[0], others[1] if len(others) > 1 else None
     given = in_memory(x.detach(), Role.FULL).contiguous()
     number, threads = MAPS.index(kind), torch.get_num_threads()

@@ -14,9 +14,10 @@ bool bind_taps(const TapsArguments& given, bridge_taps* call, CallError* error) 
                 &chosen = given.chosen, &result = given.result;
   const bool has_table = given.kind >= 0 && given.kind <= BRIDGE_TAPS_LARGEST;
   const bool has_weights = has_table && given.kind != BRIDGE_TAPS_LARGEST;
+  const bool has_chosen = !has_table && given.kind != BRIDGE_TAPS_ROW_MEAN;
   for (const Named& each :
        {Named{"x", x, true}, Named{"the table", table, has_table},
-        Named{"the weights", weights, has_weights}, Named{"chosen", chosen, !has_table},
+        Named{"the weights", weights, has_weights}, Named{"chosen", chosen, has_chosen},
         Named{"the result", result, true}}) {
     if (each.operand.present != each.is_needed)
       return error->set(std::string(each.name) +
@@ -39,7 +40,7 @@ bool bind_taps(const TapsArguments& given, bridge_taps* call, CallError* error) 
       fits = fits && weights.dtype == wide && weights.ndim == 2 &&
              weights.shape[1] == result.shape[along] &&
              weights.shape[0] == (given.kind == BRIDGE_TAPS_AVERAGE ? 1 : table.shape[0]);
-  } else if (fits) {
+  } else if (fits && has_chosen) {
     const Operand& like = given.kind == BRIDGE_TAPS_CHOSEN ? result : x;
     fits = chosen.dtype == BRIDGE_INT32 && chosen.ndim == like.ndim;
     for (int32_t d = 0; fits && d < like.ndim; ++d) fits = chosen.shape[d] == like.shape[d];

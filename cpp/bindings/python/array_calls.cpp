@@ -233,7 +233,7 @@ PyObject* run_taps(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   if (PyErr_Occurred()) return nullptr;
   const Operand* const operands = tensors.operands();
   TapsArguments given{operands[0], operands[1], operands[2], operands[3], operands[4]};
-  given.kind = static_cast<int32_t>(std::clamp(kind, -1L, 6L));
+  given.kind = static_cast<int32_t>(std::clamp(kind, -1L, 7L));
   given.has_inner = has_inner != 0;
   bridge_taps call;
   CallError error;

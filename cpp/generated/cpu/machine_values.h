@@ -68,6 +68,29 @@ class GeneratedValues {
       stores_[s] = Line::of(here_, call_.result[P::store(s).array], P::store(s));
   }
 
+  // Transposes the current rows of loads whose rows are adjacent, and finds the new addresses.
+  void load_blocks() {
+    for (int l = 0; l < P::kLoadCount && memory_.block_bytes > 0; ++l) {
+      const Stream& stream = P::load(l);
+      const bridge_program_array& array = call_.operand[stream.array];
+      if (stream.block > 0 || stream.is_vector || !has_adjacent_rows(call_, array)) continue;
+      const Piece piece{here_, 0, here_.count, 0, call_.cols};
+      const char* const from = piece.first_of(array, stream);
+      char* const to = memory_.blocks + l * memory_.block_bytes;
+      if (stream.is_converted)
+        load_adjacent_rows_as(array.dtype, from, array.col_stride, here_.count, call_.cols,
+                              reinterpret_cast<Real*>(to));
+      else
+        with_size(stream.bytes, [&](auto element) {
+          using T = decltype(element);
+          load_adjacent_rows(reinterpret_cast<const T*>(from), array.col_stride, here_.count,
+                             call_.cols, reinterpret_cast<T*>(to));
+        });
+      const int64_t bytes = stream.is_converted ? kBytes : stream.bytes;
+      loads_[l] = Line{to - row_ * call_.cols * bytes, call_.cols * bytes, bytes, true};
+    }
+  }
+
   // Finds the addresses of column `col` in the row after row i.
   void find_ahead(Places<P>& places, int64_t i, int64_t col) const {
     for (int l = 0; l < P::kLoadCount; ++l) {

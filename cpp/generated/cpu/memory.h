@@ -5,6 +5,7 @@
 
 #include "cpu/stream.h"
 #include "cpu/tile.h"
+#include "tiles/adjacent_rows.h"
 #include "tiles/column_parts.h"
 #include "tiles/column_stack.h"
 #include "tiles/draws.h"
@@ -108,7 +109,15 @@ struct GeneratedMemory {
     const int64_t most = is_flat(call)      ? kPiece
                          : split.tasks == 1 ? kAtOnce
                                             : kAtOnceOfTask * split.tasks;
-    return call.cols == 0 ? kPiece : call.cols < most ? most / call.cols : 1;
+    const int64_t rows = call.cols == 0 ? kPiece : call.cols < most ? most / call.cols : 1;
+    return rows < kAdjacentRows && has_blocks(call, split) ? kAdjacentRows : rows;
+  }
+  // Returns true if blocks of rows are transposed into memory before they are read.
+  static bool has_blocks(const bridge_program& call, const ColumnSplit& split) {
+    bool has_any = false;
+    for (int l = 0; l < P::kLoadCount; ++l)
+      has_any |= P::load(l).block == 0 && has_adjacent_rows(call, call.operand[P::load(l).array]);
+    return has_any && !is_flat(call) && split.tasks == 1;
   }
 
   // The memory of one task, if columns are split over tasks.
@@ -130,6 +139,8 @@ struct GeneratedMemory {
   };
 
   int64_t row_stride, kept_stride, vector_stride, part_count;
+  int64_t block_bytes;  // of a load; 0 without blocks
+  char* blocks;
   Real *rows, *kept, *spread, *vectors;
   int64_t *integer_rows, *integer_spread, *columns;
   Real* sums[P::kColumnSums + 1];
@@ -156,6 +167,8 @@ struct GeneratedMemory {
     for (int i = 0; i < P::kColumnSums; ++i)
       sums[i] = parts.take<Real>(ColumnStack<Real>::size(row_count, call.cols));
     parts_of_rows = parts.take<PartReduction<Real>>(P::kMostReductions * at_once * part_count);
+    block_bytes = has_blocks(call, split) ? at_once * call.cols * kBytes : 0;
+    blocks = parts.take<char>(P::kLoadCount * block_bytes + kStep * kBytes);
     tasks = parts;
     for (int64_t task = 0; task < split.tasks; ++task) own = Task(parts);
   }

@@ -49,6 +49,7 @@ class GeneratedMachine : public GeneratedValues<P> {
       const int64_t count = here_.count, at_once = Memory::rows_at_once(call_, split_);
       for (row_ = 0; row_ < count; row_ += at_once) {
         here_.count = smaller(at_once, count - row_);
+        load_blocks();
         P::run(*this);
         here_.skip(here_.count);
       }
@@ -76,6 +77,7 @@ class GeneratedMachine : public GeneratedValues<P> {
   using Values::call_, Values::constants_, Values::convert_vectors, Values::find_ahead;
   using Values::find_lines, Values::gathered, Values::here_, Values::is_converted_;
   using Values::last_dropped_, Values::loads_, Values::memory_, Values::row_, Values::rows_;
+  using Values::load_blocks;
   using Values::split_, Values::stores_, Values::term, Values::words;
 
   // Calls run(column sum, begin, end) for each part of the columns, or for all columns.

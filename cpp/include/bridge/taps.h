@@ -19,14 +19,17 @@ extern "C" {
  *            tap counts even if it is absent, as place 0. No number is NaN's equal.
  * CHOSEN     x[chosen[output]], place 0 for -1.
  * OF_CHOSEN  0 plus x[q] for each q with chosen[q] == output, in increasing order of q: the places
- *            of x and of `chosen` are the same. */
+ *            of x and of `chosen` are the same.
+ * ROW_MEAN   the only output: the sum of all places in the tree of sums along a row, divided by
+ *            their number. */
 typedef enum bridge_taps_kind {
   BRIDGE_TAPS_WEIGHTED = 0,
   BRIDGE_TAPS_AVERAGE = 1,
   BRIDGE_TAPS_SHARES = 2,
   BRIDGE_TAPS_LARGEST = 3,
   BRIDGE_TAPS_CHOSEN = 4,
-  BRIDGE_TAPS_OF_CHOSEN = 5
+  BRIDGE_TAPS_OF_CHOSEN = 5,
+  BRIDGE_TAPS_ROW_MEAN = 6
 } bridge_taps_kind;
 /* All arrays are compact; the result overlaps none of the others. */
 typedef struct bridge_taps {
@@ -34,7 +37,7 @@ typedef struct bridge_taps {
   int32_t dtype; /* bridge_dtype, floating: of x, and of the result but for LARGEST */
   int64_t outer, places, outputs, inner, taps;
   const void* x;         /* [outer, places, inner] */
-  const int32_t* table;  /* [taps, outputs] of places, or NULL for CHOSEN and OF_CHOSEN */
+  const int32_t* table;  /* [taps, outputs] of places, or NULL from CHOSEN on */
   const void* weights;   /* [taps, outputs], or [outputs] for AVERAGE, in the arithmetic's dtype */
   const int32_t* chosen; /* [outer, outputs, inner], or [outer, places, inner] for OF_CHOSEN */
   void* result;          /* [outer, outputs, inner]; int32 for LARGEST */

@@ -48,4 +48,4 @@ def compiled_pool(kind: str, count: int, channel: int, *static: Any) -> Any:
 
 
 taps = Taps(functions, Composition)
-pools = Pools(taps, arrays, lax.stop_gradient)
+pools = Pools(taps, lax.stop_gradient)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from bridge.catalogue.vision.pooling import Laid, Pools, dimensions, laid
 from bridge.catalogue.vision.taps import Taps
-from bridge.torch._adapter import arrays
 from bridge.torch._adapter.checks import check_tensors
 from bridge.torch._adapter.entry import fixed
 from bridge.torch._compositions import functions
@@ -40,4 +39,4 @@ def refuse_dtensor(name: str, input: Any) -> None:
 
 
 taps = Taps(functions, Composition)
-pools = Pools(taps, arrays, torch.Tensor.detach)
+pools = Pools(taps, torch.Tensor.detach)

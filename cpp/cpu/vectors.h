@@ -1,7 +1,7 @@
 // Vectors of the widest registers, with a fused multiply-add. Include this only in files that are
 // compiled once for each instruction set.
-#ifndef BRIDGE_PRODUCTS_VECTORS_H_
-#define BRIDGE_PRODUCTS_VECTORS_H_
+#ifndef BRIDGE_CPU_VECTORS_H_
+#define BRIDGE_CPU_VECTORS_H_
 
 #include <stdint.h>
 #include <string.h>
@@ -27,13 +27,11 @@ namespace BRIDGE_ISA_NAMESPACE {
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int kVectorBytes = 64, kTileRows = 14, kTileVectors = 2;
+constexpr int kVectorBytes = 64;
 #elif defined(__AVX2__)
-constexpr int kVectorBytes = 32, kTileRows = 6, kTileVectors = 2;
-#elif defined(__aarch64__)
-constexpr int kVectorBytes = 16, kTileRows = 8, kTileVectors = 3;
+constexpr int kVectorBytes = 32;
 #else
-constexpr int kVectorBytes = 16, kTileRows = 4, kTileVectors = 2;
+constexpr int kVectorBytes = 16;
 #endif
 
 using FloatVector = float __attribute__((vector_size(kVectorBytes)));
@@ -103,8 +101,41 @@ BRIDGE_INLINE DoubleVector fma(DoubleVector a, DoubleVector b, DoubleVector c) {
 #endif
 }
 
+// Returns the first (second) halves of two vectors, element by element in turn.
+template <bool kSecond, class Real>
+BRIDGE_INLINE Vector<Real> interleaved(Vector<Real> a, Vector<Real> b) {
+  constexpr int kCount = kLanes<Real>;
+  Index<Real> at;
+  for (int i = 0; i < kCount; ++i) at[i] = i / 2 + (kSecond ? kCount / 2 : 0) + i % 2 * kCount;
+#if defined(__clang__)
+  Vector<Real> mixed;
+  for (int i = 0; i < kCount; ++i) mixed[i] = at[i] < kCount ? a[at[i]] : b[at[i] - kCount];
+  return mixed;
+#else
+  return __builtin_shuffle(a, b, at);
+#endif
+}
+
+// Transposes a square of vectors: each round interleaves vector i with the one half the square
+// away.
+template <class Real>
+BRIDGE_INLINE void transpose(Vector<Real> (&rows)[kLanes<Real>]) {
+  constexpr int kCount = kLanes<Real>;
+  BRIDGE_UNROLL
+  for (int round = 1; round < kCount; round *= 2) {
+    Vector<Real> mixed[kCount];
+    BRIDGE_UNROLL
+    for (int i = 0; i < kCount / 2; ++i) {
+      mixed[2 * i] = interleaved<false, Real>(rows[i], rows[i + kCount / 2]);
+      mixed[2 * i + 1] = interleaved<true, Real>(rows[i], rows[i + kCount / 2]);
+    }
+    BRIDGE_UNROLL
+    for (int i = 0; i < kCount; ++i) rows[i] = mixed[i];
+  }
+}
+
 }  // namespace
 }  // namespace BRIDGE_ISA_NAMESPACE
 }  // namespace bridge
 
-#endif  // BRIDGE_PRODUCTS_VECTORS_H_
+#endif  // BRIDGE_CPU_VECTORS_H_
