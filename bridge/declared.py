@@ -18,6 +18,8 @@ from bridge.lang.refusals import Foreign
 from bridge.lang.tracing import Check, declared
 from bridge.ops.definition import Spec
 from bridge.ops.form import as_per_row, check_shapes
+from bridge.ops.segmented import Segmented
+from bridge.ops.segmented_reference import reference_of
 from bridge.ops.traced import Traced, function_of, traced
 
 _NO_DEFAULT = inspect.Parameter.empty
@@ -40,7 +42,11 @@ class DeclaredOp:
         needs: Mapping[str, str] | None = None,
         is_own: bool = False,
     ) -> None:
-        self.declaration = declared(function, keep, vjp, checks, needs)
+        # The kernels of an op of segments see rows of one length, which its functions make.
+        self.declaration = self._rows = declared(function, keep, vjp, checks, needs)
+        self.segmented = Segmented.of(self.declaration)
+        if self.segmented is not None:
+            self.declaration, self._rows = self.segmented.public, self.segmented.rows
         functools.update_wrapper(self, function)
         # Trace now, so that a faulty declaration raises here and not at the first call.
         self._example = self._trace_example()
@@ -52,16 +58,19 @@ class DeclaredOp:
             self.entry("torch")
 
     def _trace_example(self) -> Traced | None:
-        static = self.declaration.static.values()
+        static = self._rows.static.values()
         if any(default is _NO_DEFAULT for default in static):
             return None
-        present = tuple(True for _ in self.declaration.parameters)
-        return traced(self.declaration, present, *static)
+        present = tuple(True for _ in self._rows.parameters)
+        return traced(self._rows, present, *static)
 
     def entry(self, framework: str) -> Any:
         """Returns the object that runs the op in "torch", "jax" or "numpy", made at first use."""
         if framework not in self._entries:
-            self._entries[framework] = _maker_of(framework)(self)
+            if self.segmented is None:
+                self._entries[framework] = _maker_of(framework)(self)
+            else:
+                self._entries[framework] = _segmented_maker_of(framework)(self.segmented)
         return self._entries[framework]
 
     @property
@@ -82,6 +91,8 @@ class DeclaredOp:
     @functools.cached_property
     def reference(self) -> Callable[..., Any]:
         """The function of NumPy arrays that computes and returns float64."""
+        if self.segmented is not None:
+            return reference_of(self.segmented)
 
         def run(found: Traced, operands: tuple[Any, ...]) -> Any:
             operands = as_per_row(found.form, tuple(map(np.asarray, operands)))
@@ -151,7 +162,7 @@ class DeclaredOp:
         from bridge.ops.usual_programs import requests_towards, trained_sets
 
         archs = self._archs(device, arch)
-        defaults = self.declaration.static
+        defaults = self._rows.static
         for name in static:
             if name not in defaults:
                 raise TypeError(
@@ -165,8 +176,8 @@ class DeclaredOp:
                 f"{self.declaration.name}.compile: {', '.join(missing)} has no default, and a "
                 "program has it fixed: give it"
             )
-        present = tuple(True for _ in self.declaration.parameters)
-        found = traced(self.declaration, present, *values.values())
+        present = tuple(True for _ in self._rows.parameters)
+        found = traced(self._rows, present, *values.values())
         sets = trained_sets(found) if wrt is None else self._sets(found, wrt)
         for dtype in dtypes:
             if dtype not in FLOATING:
@@ -242,6 +253,21 @@ def _maker_of(framework: str) -> Callable[[DeclaredOp], Any]:
 
         return OfJax
     from bridge.numpy_calls import DeclaredFunction as OfNumpy
+
+    return OfNumpy
+
+
+def _segmented_maker_of(framework: str) -> Callable[[Segmented], Any]:
+    """Works as `_maker_of`, for ops of segments."""
+    if framework == "torch":
+        from bridge.torch._adapter.segments import SegmentedFunction as OfTorch
+
+        return OfTorch
+    if framework == "jax":
+        from bridge.jax._adapter.segments import SegmentedFunction as OfJax
+
+        return OfJax
+    from bridge.numpy_segments import SegmentedFunction as OfNumpy
 
     return OfNumpy
 

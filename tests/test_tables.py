@@ -93,7 +93,7 @@ def test_roles() -> None:
     annotations = {each for each in vars(roles).values() if isinstance(each, type)}
     assert {*roles.NAMES} == {
         each for each in annotations if issubclass(each, roles.Annotation)
-    } - {roles.Annotation, roles.PerBlock}
+    } - {roles.Annotation, roles.PerBlock, *roles.OF_TOKENS}
 
 
 def test_instructions() -> None:

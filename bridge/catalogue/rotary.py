@@ -26,14 +26,36 @@ def rotary_of_pairs(x: bl.Pairs, cos: bl.Table, sin: bl.Table):
     return bl.pairs(*turned(first, second, cos, sin))
 
 
+@declared()
+@named("rotary")
+def rotary_of_segments(
+    x: bl.Halves, cos: bl.PerPosition, sin: bl.PerPosition, cu_seqlens: bl.Positions
+):
+    first, second = x
+    return bl.halves(*turned(first, second, cos, sin))
+
+
+@declared()
+@named("rotary")
+def rotary_of_pairs_of_segments(
+    x: bl.Pairs, cos: bl.PerPosition, sin: bl.PerPosition, cu_seqlens: bl.Positions
+):
+    first, second = x
+    return bl.pairs(*turned(first, second, cos, sin))
+
+
 class Rotary:
     """The rotary embedding in one framework."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
         self.halves, self.pairs = arrays.entry(rotary), arrays.entry(rotary_of_pairs)
+        self.of_segments = (
+            arrays.entry(rotary_of_segments),
+            arrays.entry(rotary_of_pairs_of_segments),
+        )
 
-    def run(self, x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
+    def run(self, x: Any, cos: Any, sin: Any, interleaved: bool, ends: Any = None) -> Any:
         """Rotates as many columns of x as the tables have, and appends the rest unchanged.
 
         Raises:
@@ -41,12 +63,14 @@ class Rotary:
           ValueError: for shapes that do not fit.
         """
         d, rotated, cos, sin = fitted("rotary", x, cos, sin)
+        tables = (cos, sin) if ends is None else (cos, sin, ends)
+        halves, pairs = (self.halves, self.pairs) if ends is None else self.of_segments
         if d == 0:  # nothing to rotate, or the op raises its own error
-            return self.halves.run((x, cos, sin), None)
+            return halves.run((x, *tables), None)
         if rotated < d:
             x = self.arrays.with_whole_rows(x)
         head = x[..., :rotated] if rotated < d else x
-        y = (self.pairs if interleaved else self.halves).run((head, cos, sin), None)
+        y = (pairs if interleaved else halves).run((head, *tables), None)
         return y if head is x else self.arrays.concatenated(y, x[..., rotated:])
 
 

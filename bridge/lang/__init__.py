@@ -25,10 +25,13 @@ from bridge.lang.roles import (
     Mask,
     Pairs,
     PerBlock,
+    PerPosition,
     PerRow,
+    Positions,
     Quantized,
     Row,
     Scale,
+    Segments,
     Table,
 )
 from bridge.lang.suggestions import instead_of_function
@@ -41,11 +44,14 @@ __all__ = [
     "Mask",
     "Pairs",
     "PerBlock",
+    "PerPosition",
     "PerRow",
+    "Positions",
     "ProgramTooLarge",
     "Quantized",
     "Row",
     "Scale",
+    "Segments",
     "Table",
 ]
 __all__ += functions.__all__

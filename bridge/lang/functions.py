@@ -251,7 +251,7 @@ def sum(x: Any) -> Value:
 @_along_the_row
 def mean(x: Any) -> Value:
     """The mean along the row: the sum divided by the number of columns, or of the visible ones."""
-    if isinstance(x, Visible):
+    if isinstance(x, Visible) and not x.builder.is_within(x.extent):
         return sum(x) / sum(where(x.extent, 1.0, 0.0))
     return sum(x) / columns()
 
@@ -293,6 +293,8 @@ def in_first_columns(x: Value, n: int) -> Value:
 
 
 def _block(function: str, n: Any) -> int:
+    if builder_of().length is not None:
+        raise refuse(f"{function} needs rows of a multiple of n columns, and segments have any")
     if isinstance(n, bool) or n not in BLOCKS:
         expected = ", ".join(map(str, BLOCKS))
         raise refuse(f"{function} has no blocks of {n!r} columns: one of {expected}")
@@ -372,7 +374,10 @@ def column() -> Value:
 
 def columns() -> Value:
     """The number of columns of a row, an integer."""
-    return builder_of().node("columns", axes=0, dtype="int")
+    builder = builder_of()
+    if builder.length is not None:
+        return builder.length
+    return builder.node("columns", axes=0, dtype="int")
 
 
 def visible(x: Any, *, first: Any = None, last: Any = None) -> Value:
@@ -420,6 +425,11 @@ def dropout_keep(p: float, seed: Any, offset: Any = 0) -> Value:
     if isinstance(p, bool) or not isinstance(p, numbers.Real) or not 0 <= p <= 1:
         raise refuse(f"p is {p!r}, expected a number in [0, 1]")
     builder = builder_of(seed, offset)
+    if builder.length is not None:
+        raise refuse(
+            "dropout_keep counts the places of one array, and segments are rows of several: draw "
+            "in another op, on the tokens"
+        )
     values = [builder.value(_signed(seed)), builder.value(_signed(offset))]
     for name, value in zip(("seed", "offset"), values, strict=True):
         if value.kind != "int" or value.axes:

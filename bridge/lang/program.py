@@ -30,6 +30,7 @@ AXES: dict[Any, int] = {
     roles.Halves: FULL,
     roles.Pairs: FULL,
     roles.Integer: 0,
+    roles.Segments: ROWS,
 }
 
 REDUCTIONS = frozenset({"sum", "max", "argmax", "logsumexp", "logsumexp_rest"})

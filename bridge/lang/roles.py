@@ -131,6 +131,30 @@ class Integer(Annotation):
     integer = True
 
 
+class Segments(Annotation):
+    """The ends of segments, `[n + 1]` integers from 0 to d: each segment of the columns is a row.
+
+    A `Full` is then `[*rows, d]` with n segments in its last dimension, and a `PerRow` is
+    `[*rows, n]`.
+    """
+
+    integer = True
+
+
+class Positions(Annotation):
+    """The ends of segments of the first dimension: one integer for each row, its position.
+
+    They are `[n + 1]` integers from 0 to the size of the first dimension. A position counts from 0
+    in each segment.
+    """
+
+    integer = True
+
+
+class PerPosition(Annotation):
+    """A table `[positions, d]` beside `Positions`: a row sees the table's row of its position."""
+
+
 OF_BLOCKS: dict[int, type[PerBlock]] = {
     role.block: role for role in (PerBlock16, PerBlock32, PerBlock64, PerBlock128)
 }
@@ -153,5 +177,8 @@ NAMES: dict[Any, str] = {
 }
 NUMBERS = {name: number for number, name in enumerate(NAMES.values())}
 # The kernels see the shape of an array and its dtype, which tell these roles from no other.
-NAMES |= {Quantized: "full", Scale: "per_row"}
+# Of segments they see the length in each row.
+NAMES |= {Quantized: "full", Scale: "per_row", Segments: "label"}
 ANNOTATIONS = tuple(NAMES)
+OF_SEGMENTS = (Segments, Positions)
+OF_TOKENS = (Positions, PerPosition)  # kernels see a PerRow[int] and a Table instead

@@ -24,6 +24,8 @@ from bridge.lang.values import Builder, Value, Visible, shown, while_active
 _TAKEN = frozenset({"device", "dtypes", "arch", "wrt", "quiet"})
 
 
+_ROLES = (*roles.ANNOTATIONS, *roles.OF_TOKENS)
+
 # check(function, name, value) returns the value that a program has fixed, or raises.
 Check = Callable[[str, str, Any], Any]
 
@@ -192,10 +194,10 @@ def _is_empty(cell: types.CellType) -> bool:
 def _role(annotation: Any) -> tuple[type[roles.Annotation] | None, bool]:
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         options = [option for option in typing.get_args(annotation) if option is not type(None)]
-        if len(options) == 1 and options[0] in roles.ANNOTATIONS:
+        if len(options) == 1 and options[0] in _ROLES:
             return options[0], True
         return None, False
-    return (annotation if annotation in roles.ANNOTATIONS else None), False
+    return (annotation if annotation in _ROLES else None), False
 
 
 def _shown(annotation: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
+import operator
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +44,9 @@ def _as_float(x: numbers.Real) -> float:
 class Builder:
     """The operations of one program, each once, in the order of their first use."""
 
+    length: Value | None = None  # the number of columns of each row that count, if not all
+    within: Value | None = None  # true in these columns
+
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -57,13 +61,11 @@ class Builder:
         dtype: str = "float",
     ) -> Value:
         if axes is None:
-            axes = 0
-            for number in inputs:
-                axes |= self.nodes[number].axes
+            axes = functools.reduce(operator.or_, [self.nodes[i].axes for i in inputs], 0)
         key = (operation, inputs, static, axes, dtype)
         number = self._numbers.setdefault(key, len(self.nodes))
         if number == len(self.nodes):
-            self.nodes.append(Node(operation, inputs, static, axes, dtype))
+            self.nodes.append(Node(*key))
         return Value(self, number)
 
     def constant(self, number: float | int | bool) -> Value:
@@ -92,8 +94,8 @@ class Builder:
         if isinstance(x, (bool, np.bool_)):
             return self.constant(bool(x))
         if isinstance(x, numbers.Integral):
-            if int(x).bit_length() > _MOST_BITS:
-                raise refuse(f"a whole number of {int(x).bit_length()} bits is no float64")
+            if (bits := int(x).bit_length()) > _MOST_BITS:
+                raise refuse(f"a whole number of {bits} bits is no float64")
             return self.constant(int(x))
         if isinstance(x, numbers.Real):
             return self.constant(_as_float(x))
@@ -110,6 +112,7 @@ class Builder:
         values = [self.value(x) for x in inputs]
         if operation in REDUCTIONS or operation in BLOCK_REDUCTIONS:
             neutral = -0.0 if operation.endswith("sum") else -math.inf
+            values[0] = self.cut(values[0])
             return self._apply(operation, [shown(x, neutral) for x in values], static)
         extents = {x.extent.number: x.extent for x in values if isinstance(x, Visible)}
         result = self._apply(operation, values, static)
@@ -117,6 +120,23 @@ class Builder:
             return result
         extent = functools.reduce(lambda x, y: self._apply("and", [x, y]), extents.values())
         return Visible(self, result.number, extent)
+
+    def end_rows_at(self, length: Value) -> None:
+        """Lets only the first columns of each row count, `length` many."""
+        self.length, self.within = length, self.node("column", axes=COLUMNS, dtype="int") < length
+
+    def is_within(self, truth: Value) -> bool:
+        return self.within is not None and self.within.number == truth.number
+
+    def cut(self, value: Value) -> Value:
+        """Returns the value, hidden in the columns that do not count too."""
+        if self.within is None or value.kind == "bool":
+            return value
+        extent = value.extent if isinstance(value, Visible) else self.within
+        node = self.nodes[extent.number]
+        is_cut = self.is_within(extent) or self.within.number in node.inputs
+        within = extent if is_cut else self._apply("and", [extent, self.within])
+        return Visible(self, value.number, within)
 
     def _apply(self, operation: str, values: list[Value], static: Any = None) -> Value:
         kinds = {value.kind for value in values}
@@ -159,10 +179,8 @@ class Builder:
         return self.node("float", (value.number,))
 
     def _alike(self, values: list[Value]) -> list[Value]:
-        kinds = {value.kind for value in values}
-        if len(kinds) == 1:
-            return values
-        return [self.floating(value) for value in values]
+        is_one = len({value.kind for value in values}) == 1
+        return values if is_one else [self.floating(value) for value in values]
 
 
 def _numbers(values: list[Value]) -> tuple[int, ...]:

@@ -209,7 +209,13 @@ def random_program(number: int, steps: int) -> Program:
     draws = Draws(f"{number} operands")
     first = draws.choice([roles.Full, roles.Full, roles.Halves])
     operands, values = [], []
-    left_out = (roles.Pairs, roles.Quantized, roles.Scale, *roles.OF_BLOCKS.values())
+    left_out = (
+        roles.Pairs,
+        roles.Quantized,
+        roles.Scale,
+        *roles.OF_BLOCKS.values(),
+        roles.Segments,
+    )
     kinds = [r for r in roles.ANNOTATIONS if r not in left_out]
     others = draws.choices(kinds, k=draws.randint(0, 4))
     for position, role in enumerate([first, *others]):

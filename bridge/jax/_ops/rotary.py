@@ -14,7 +14,14 @@ ArrayLike = jax.typing.ArrayLike
 _rotary, _rms_norm_rotary = Rotary(arrays), NormRotary(arrays)
 
 
-def rotary(x: ArrayLike, cos: ArrayLike, sin: ArrayLike, *, interleaved: bool = False) -> jax.Array:
+def rotary(
+    x: ArrayLike,
+    cos: ArrayLike,
+    sin: ArrayLike,
+    *,
+    interleaved: bool = False,
+    cu_seqlens: ArrayLike | None = None,
+) -> jax.Array:
     r"""Rotates pairs of numbers in each row by the angles of two tables.
 
     y₁ = x₁·cos − x₂·sin, y₂ = x₂·cos + x₁·sin; each product is rounded before the sum. x₁ is the
@@ -29,13 +36,17 @@ def rotary(x: ArrayLike, cos: ArrayLike, sin: ArrayLike, *, interleaved: bool = 
         the right. Their last dimension is d/2, or d for a doubled table, whose first half is read,
         or less than d/2 to rotate that many pairs of the leading columns and pass on the rest.
       interleaved: True if the numbers of a pair are side by side.
+      cu_seqlens: `[n + 1]` of any integer dtype: n sequences lie one after the other in the first
+        dimension of x, `[tokens, ..., d]`, from 0 to its size. The tables are then `[positions, ·]`
+        and each token reads the row of its position in its sequence. On a GPU and under transforms
+        the values are not checked, and a token without a position gives NaN.
 
     Returns:
       An array of x's shape in the promoted dtype of all three.
 
     Raises:
       TypeError: an argument is no array or of another dtype.
-      ValueError: d is odd; tables that do not fit.
+      ValueError: d is odd; tables or cu_seqlens that do not fit.
 
     Example:
       >>> rotary(jnp.array([[1.0, 2.0]]), jnp.zeros(1), jnp.ones(1))
@@ -44,7 +55,7 @@ def rotary(x: ArrayLike, cos: ArrayLike, sin: ArrayLike, *, interleaved: bool = 
     Source: Su et al., "RoFormer", arXiv:2104.09864.
     """
     refuse_traced("rotary", "interleaved", interleaved, "True or False")
-    return _rotary.run(x, cos, sin, interleaved)  # type: ignore[no-any-return]
+    return _rotary.run(x, cos, sin, interleaved, cu_seqlens)  # type: ignore[no-any-return]
 
 
 def rms_norm_rotary(

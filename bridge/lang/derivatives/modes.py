@@ -21,7 +21,14 @@ from math import inf
 
 from bridge.lang import functions as f
 from bridge.lang import roles
-from bridge.lang.derivatives.selects import Cotangent, both, conditions, is_first, select_late
+from bridge.lang.derivatives.selects import (
+    Cotangent,
+    both,
+    conditions,
+    is_first,
+    select_late,
+    uncut,
+)
 from bridge.lang.dtypes import OF_8_BITS
 from bridge.lang.operations import scalar_of
 from bridge.lang.program import (
@@ -189,7 +196,10 @@ def kept_operands(program: Program, kept: Sequence[int]) -> list[Operand]:
 
 
 def replayed(program: Program, builder: Builder, kept: Sequence[int]) -> list[Value]:
-    """Writes the program's nodes into another builder; residuals are read as operands."""
+    """Writes the program's nodes into another builder; residuals are read as operands.
+
+    If rows are segments, further sums leave out the columns that the program leaves out.
+    """
 
     def read(number: int, inputs: tuple[int, ...]) -> Value | None:
         if number not in kept:
@@ -197,7 +207,11 @@ def replayed(program: Program, builder: Builder, kept: Sequence[int]) -> list[Va
         position = len(program.operands) + kept.index(number)
         return builder.operand(position, 0, program.nodes[number].axes, "float")
 
-    return rewritten(program, builder, read)
+    values = rewritten(program, builder, read)
+    for position, operand in enumerate(program.operands):
+        if operand.role is roles.Segments:
+            builder.end_rows_at(builder.operand(position, 0, ROWS, operand.dtype))
+    return values
 
 
 def _moving(program: Program, moved: Sequence[bool]) -> list[bool]:
@@ -247,12 +261,12 @@ def jvp(program: Program, moved: Sequence[bool], kept: Sequence[int] = ()) -> Pr
                 position, half = node.static
                 tangents[number] = builder.operand(place[position], half, node.axes, "float")
             else:
-                tangents[number] = _push(
-                    node,
-                    [values[i] for i in node.inputs],
-                    values[number],
-                    [tangents[i] for i in node.inputs],
+                own_inputs = [uncut(program, values, i) for i in node.inputs]
+                inputs, moved_by = (
+                    [values[i] for i in own_inputs],
+                    [tangents[i] for i in own_inputs],
                 )
+                tangents[number] = _push(node, inputs, values[number], moved_by)
         results = []
         for result in program.results:
             found = [tangents[number] for number in result.nodes]
@@ -339,10 +353,8 @@ def vjp(
                 continue
             operands.append(Operand(f"cotangent of {result.name or 'result'}", result.role))
             for half, number in zip(_halves(result.role), result.nodes, strict=True):
-                receive(
-                    number,
-                    Cotangent(builder.operand(len(operands) - 1, half, AXES[result.role], "float")),
-                )
+                g = builder.operand(len(operands) - 1, half, AXES[result.role], "float")
+                receive(uncut(program, values, number), Cotangent(g))
         for number in range(len(program.nodes) - 1, -1, -1):
             node = program.nodes[number]
             if node.operation == "operand" or not moving[number]:
@@ -350,32 +362,28 @@ def vjp(
             cotangent = total(number)
             if cotangent is None:
                 continue
-            inputs = [values[i] for i in node.inputs]
+            own_inputs = [uncut(program, values, i) for i in node.inputs]
+            inputs = [values[i] for i in own_inputs]
             pulled = _pull(node, inputs, values[number], cotangent.value)
             is_reduction = node.operation in REDUCTIONS or node.operation in BLOCK_REDUCTIONS
             is_wide = bool(node.axes & COLUMNS or is_reduction)
             own = 0 if is_reduction else blocks[number]
-            for i, value, chosen in zip(node.inputs, pulled, conditions(node, inputs), strict=True):
+            for i, value, chosen in zip(own_inputs, pulled, conditions(node, inputs), strict=True):
                 if value is not None:
                     came_along = is_wide and not program.nodes[i].axes & COLUMNS
                     if blocks[i]:
                         came_along = not own
                     pulled_back = Cotangent(value, both(cotangent.conditions, chosen))
                     receive(i, pulled_back, came_along, own)
-        places = {
-            node.static: number
-            for number, node in enumerate(program.nodes)
-            if node.operation == "operand"
-        }
+        of_operands = [(n, node) for n, node in enumerate(program.nodes) if node.inputs == ()]
+        places = {node.static: n for n, node in of_operands if node.operation == "operand"}
         results = []
         for position, operand in enumerate(program.operands):
             if not wanted[position]:
                 continue
-            numbers = []
-            for half in _halves(operand.role):
-                place = places.get((position, half))
-                found = None if place is None else total(place)
-                numbers.append(builder.constant(0.0) if found is None else found.value)
+            halves = [places.get((position, half)) for half in _halves(operand.role)]
+            totals = [None if place is None else total(place) for place in halves]
+            numbers = [builder.constant(0.0) if each is None else each.value for each in totals]
             results.append(
                 Result(
                     operand.role,

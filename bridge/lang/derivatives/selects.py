@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from bridge.lang import functions as f
+from bridge.lang import roles
 from bridge.lang.program import COLUMNS, Node, Program, constant_of, sole_column
 from bridge.lang.values import Value
 
@@ -135,6 +136,22 @@ def conditions(node: Node, x: Sequence[Value]) -> Sequence[Conditions]:
     return [()] * len(x)
 
 
+def uncut(program: Program, values: Sequence[Value], number: int) -> int:
+    """Returns the node whose value a node has in the columns of a segment.
+
+    The other columns count nowhere, so cotangents go to that node itself. They are then added in
+    the order in which those of a row without other columns are.
+    """
+    node = program.nodes[number]
+    while node.operation == "where":
+        truth = values[node.inputs[0]]
+        if not truth.builder.is_within(truth):
+            break
+        number = node.inputs[1]
+        node = program.nodes[number]
+    return number
+
+
 def _sum(value: Value, own: Conditions, other: Value, its: Conditions) -> Value:
     """Adds two values, each where its conditions hold.
 
@@ -180,6 +197,10 @@ def _is_bounded(program: Program, node: Node) -> bool:
         factor = program.nodes[node.inputs[place]]
         if factor.operation == "constant":
             return isfinite(constant_of(factor)) and (place == 0 or constant_of(factor) != 0.0)
+        if factor.operation == "float":  # the columns of a segment
+            factor = program.nodes[factor.inputs[0]]
+            of_operand = factor.operation == "operand"
+            return of_operand and program.operands[factor.static[0]].role is roles.Segments
         return factor.operation == "columns"
 
     return is_number(1) or (node.operation == "mul" and is_number(0))

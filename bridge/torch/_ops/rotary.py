@@ -13,7 +13,14 @@ from bridge.torch._adapter.overrides import hand_over, is_overridden
 _rotary, _rms_norm_rotary = Rotary(arrays), NormRotary(arrays)
 
 
-def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
+def rotary(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    interleaved: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
     r"""Rotates pairs of numbers of each row by the angles of two tables.
 
     y₁ = x₁·cos − x₂·sin, y₂ = x₂·cos + x₁·sin, each product rounded before the sum. x₁ is the first
@@ -29,13 +36,17 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) ->
         than d/2: then so many pairs of the leading columns are rotated, and the other columns stay
         as they are.
       interleaved: the two numbers of a pair are adjacent.
+      cu_seqlens: `[n + 1]` of any integer dtype: n sequences lie one after the other in the first
+        dimension of x, `[tokens, ..., d]`, from 0 to its size. The tables are then `[positions, ·]`
+        and each token reads the row of its position in its sequence. On a GPU and under transforms
+        the values are not checked, and a token without a position gives NaN.
 
     Returns:
       A tensor of x's shape in the promoted dtype of all three.
 
     Raises:
       TypeError: an argument is not a dense tensor or has another dtype.
-      ValueError: d is odd; the tables do not fit.
+      ValueError: d is odd; the tables or cu_seqlens do not fit.
 
     Example:
       >>> rotary(torch.tensor([[1.0, 2.0]]), torch.zeros(1), torch.ones(1))
@@ -43,10 +54,10 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) ->
 
     Source: Su et al., "RoFormer", arXiv:2104.09864.
     """
-    if is_overridden(given := (x, cos, sin)):
+    if is_overridden(given := (x, cos, sin, cu_seqlens)):
         return hand_over(given)  # type: ignore[no-any-return]
-    check_tensors("rotary", 3, x=x, cos=cos, sin=sin)
-    return _rotary.run(x, cos, sin, interleaved)  # type: ignore[no-any-return]
+    check_tensors("rotary", 3, x=x, cos=cos, sin=sin, cu_seqlens=cu_seqlens)
+    return _rotary.run(x, cos, sin, interleaved, cu_seqlens)  # type: ignore[no-any-return]
 
 
 def rms_norm_rotary(
