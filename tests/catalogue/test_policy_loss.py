@@ -276,3 +276,32 @@ REFUSED: dict[str, Refusal] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_input_in_the_same_words(case: str) -> None:
     assert_refused(REFUSED[case], "policy_loss: ")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_advantages_are_as_accurate_as_those_of_torch(dtype: Any) -> None:
+    """A gradient has few numbers, whose errors are random: those of many draws are compared."""
+    torch.manual_seed(0)
+
+    def plain(log_probs: Any, old: Any, advantages: Any) -> Any:
+        ratio, advantages = torch.exp(log_probs - old), advantages[..., None]
+        return -torch.minimum(ratio * advantages, ratio.clip(0.8, 1.2) * advantages)
+
+    def fused(*operands: Any) -> Any:
+        return bridge.torch.policy_loss(*operands, reduction="none")
+
+    errors: list[list[float]] = [[], []]
+    for _ in range(24):
+        log_probs, old, g = (torch.randn(20, 257, dtype=dtype) for _ in range(3))
+        advantages = torch.randn(20, dtype=dtype)
+
+        def gradient(function: Any, dtype: Any) -> Any:
+            given = [t.to(dtype) for t in (log_probs, old, advantages)]  # noqa: B023
+            given[-1].requires_grad_()
+            y = function(*given)
+            return torch.autograd.grad(y, given[-1], g.to(y.dtype))[0].double()  # noqa: B023
+
+        right = gradient(plain, torch.float64)
+        for found, function in zip(errors, (fused, plain), strict=True):
+            found.append(float((gradient(function, dtype) - right).square().mean()))
+    assert np.mean(errors[0]) <= 1.5**2 * np.mean(errors[1])

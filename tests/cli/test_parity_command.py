@@ -276,18 +276,24 @@ def test_every_op_passes_without_a_fault(monkeypatch):
     assert {row["name"] for row in report["invariance"]} == set(few)
 
 
+def _measures_own(form):
+    compared = COMPARED[form].compared
+    return compared.own and any(place.own for place in grid.places(compared))
+
+
 @pytest.mark.usefixtures("small_grid")
-@pytest.mark.parametrize("form", [form for form in COMPARED if COMPARED[form].compared.own])
+@pytest.mark.parametrize("form", [form for form in COMPARED if _measures_own(form)])
 @pytest.mark.sampled(3)
 def test_accuracy_of_the_catalogue(form):
     """bridge is no less accurate than torch's own op, as far as random largest errors can show."""
     report = measure(quick=True, forms=(form,))
     assert report["passed"], summary.failures(report)
     compared = [row for row in report["rows"] if row["own_torch"]]
-    assert {row["dtypes"] for row in compared} == {"float32", "bfloat16"}
+    assert {row["dtypes"] for row in compared} >= {"float32", "bfloat16"}
     for row in compared:
-        if "number" in COMPARED[form].roles.get(row["quantity"][1:], ""):
-            continue  # tests/catalogue/test_dyt.py compares the errors of many draws
+        role = COMPARED[form].roles.get(row["quantity"][1:], "")
+        if "number" in role or role == "per row":
+            continue  # a few draws; test_dyt.py and test_policy_loss.py have many
         assert row["torch"]["ulp"] <= 1.5 * row["own_torch"]["ulp"] + 0.5, row["quantity"]
 
 
