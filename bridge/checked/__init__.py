@@ -99,6 +99,11 @@ def check(f: DeclaredOp, /, *example: Any, quiet: bool = False, **static: Any) -
     """
     if not isinstance(f, DeclaredOp):
         raise TypeError(f"bridge.check: got {type(f).__name__}, expected a result of bridge.op")
+    if f.segmented is not None:
+        raise TypeError(
+            f"bridge.check: {f.declaration.name} is an op of segments, expected one of rows: check "
+            "the same function of rows without segments"
+        )
     e = Example(f, example, static)
     if not e.frameworks:
         wanted = " or ".join(f"'{name}{VERSIONS[name]}'" for name in ("torch", "jax"))
