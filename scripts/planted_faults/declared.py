@@ -26,6 +26,14 @@ DECLARED = (
         tests="tests/declared/test_blocks.py",
     ),
     Fault(
+        "the sine of a huge number has the quarter of its neighbour",
+        "cpp/math/circular.h",
+        "static_cast<std::uint32_t>(upper >> 62) + static_cast<std::uint32_t>(half)};",
+        "static_cast<std::uint32_t>(upper >> 62)};",
+        tests="tests/declared/test_circular.py::test_every_size",
+        keyword="float64",
+    ),
+    Fault(
         "visible: hidden elements stay in results",
         "bridge/lang/tracing.py",
         "[shown(v, 0.0) if isinstance(v, Visible)",
