@@ -26,6 +26,13 @@ DECLARED = (
         tests="tests/declared/test_blocks.py",
     ),
     Fault(
+        "a tie between numbers of 4 bits goes to the odd code",
+        "bridge/catalogue/four_bits.py",
+        "size > middle if code % 2 else size >= middle",
+        "size >= middle if code % 2 else size > middle",
+        tests="tests/catalogue/test_four_bits.py::test_every_code_and_tie",
+    ),
+    Fault(
         "the sine of a huge number has the quarter of its neighbour",
         "cpp/math/circular.h",
         "static_cast<std::uint32_t>(upper >> 62) + static_cast<std::uint32_t>(half)};",
