@@ -1,12 +1,14 @@
-"""Quantised rows: numbers of 8 bits, and a scale for each row or for each block of its columns."""
+"""Quantised rows: numbers of 8 or 4 bits, and a scale for each row or block of its columns."""
 
 from __future__ import annotations
 
+import math
+import operator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from bridge import lang as bl
-from bridge.catalogue import checks
+from bridge.catalogue import checks, four_bits
 from bridge.catalogue.declaration import declared, named, shape_of
 from bridge.lang.dtypes import FLOATING, LARGEST, OF_8_BITS
 from bridge.ops.arrays import Arrays
@@ -33,19 +35,11 @@ FORMATS = {
     "int8_row": Format("int8", "float32", None),
     "fp8_block128": Format("float8_e4m3fn", "float32", 128),
     "mxfp8": Format("float8_e4m3fn", "float8_e8m0fnu", 32),
+    "nvfp4": Format(four_bits.NAME, "float8_e4m3fn", 16),
 }
-_MISSING = {"nvfp4": "JAX has no dtype of two 4-bit numbers in a byte"}
+_LEAST_FLOAT8 = 2.0**-9  # the smallest positive number of float8_e4m3fn
 
-
-def _format_name(function: str, name: str, value: Any) -> str:
-    if isinstance(value, str) and value in _MISSING:
-        raise ValueError(
-            f"{function}: {name} is {value!r}, expected one of {', '.join(map(repr, FORMATS))}: "
-            f"{_MISSING[value]}"
-        )
-    return checks.word(FORMATS)(function, name, value)
-
-
+_format_name = checks.word(FORMATS)
 CHECKS = {"name": _format_name}
 
 
@@ -59,6 +53,7 @@ class Quantization:
     | `"int8_row"` | int8 | float32, one a row: the largest \\|x\\| / 127 |
     | `"fp8_block128"` | float8_e4m3fn | float32, one for 128 columns: the largest \\|x\\| / 448 |
     | `"mxfp8"` | float8_e4m3fn | float8_e8m0fnu, one for 32 columns: a power of 2 |
+    | `"nvfp4"` | float4_e2m1fn, in pairs | float8_e4m3fn, one for 16: the largest \\|x\\| / 6 |
 
     Attributes:
       name: the name of the format.
@@ -74,7 +69,7 @@ class Quantization:
 
     @property
     def dtype(self) -> str:
-        """The name of the dtype of the values."""
+        """The name of the dtype of the values; JAX has uint8 for float4_e2m1fn_x2."""
         return FORMATS[self.name].dtype
 
     @property
@@ -88,13 +83,18 @@ class Quantization:
         return FORMATS[self.name].block
 
 
-def _scale_of(x: Any, form: Format) -> Any:
+def _scale_of(x: Any, form: Format, global_scale: Any = None) -> Any:
     """Returns the scale of a row or of each block, as it will be read back.
 
     It is positive, so that a row of zeros is 0. A power of two is the one of the OCP's
     specification: 2^(floor(log2 of the largest |x|) - 8), with which values beyond 448 saturate.
     """
     size = bl.abs(x)
+    if form.dtype == four_bits.NAME:
+        largest = bl.block_max(size, 16)
+        scale = _whole(largest / four_bits.LARGEST, global_scale, lambda a, b: a / b)
+        scale = bl.maximum(bl.rounded(scale, form.scale_dtype), _LEAST_FLOAT8)
+        return bl.where(largest < math.inf, scale, math.nan)  # a block with an infinity or a NaN
     largest = bl.max(size) if form.block is None else bl.block_max(size, form.block)
     if form.scale_dtype == "float8_e8m0fnu":
         power = bl.binade(largest) * 2.0**-8  # the largest power of two of float8_e4m3fn is 2^8
@@ -102,32 +102,66 @@ def _scale_of(x: Any, form: Format) -> Any:
     return bl.maximum(bl.rounded(largest / LARGEST[form.dtype], "float32"), LEAST_SCALE)
 
 
-def quantised(x: Any, name: str) -> tuple[Any, Any]:
-    """Returns the values and the scales of a row, to be returned by an op."""
+def _whole(scale: Any, global_scale: Any, join: Any = operator.mul) -> Any:
+    """Returns the scale joined with that of the whole array, by default their product."""
+    return scale if global_scale is None else join(scale, global_scale)
+
+
+def quantised(x: Any, name: str, global_scale: Any = None) -> tuple[Any, Any]:
+    """Returns the values and the scales of a row, to be returned by an op.
+
+    Numbers of 4 bits are codes, to be joined by `in_pairs`.
+    """
     form = FORMATS[name]
-    scale = _scale_of(x, form)
-    return bl.stored(x / scale, form.dtype), bl.stored(scale, form.scale_dtype)
+    scale = _scale_of(x, form, global_scale)
+    near = x / _whole(scale, global_scale)
+    if form.dtype == four_bits.NAME:
+        values = bl.stored(four_bits.code_of(near), "int8")
+    else:
+        values = bl.stored(near, form.dtype)
+    return values, bl.stored(scale, form.scale_dtype)
+
+
+def in_pairs(arrays: Arrays, name: str, results: Any) -> tuple[Any, ...]:
+    """Returns the results of an op; two numbers of 4 bits are joined in a byte."""
+    values, *others = results
+    is_pair = FORMATS[name].dtype == four_bits.NAME
+    return arrays.packed(values) if is_pair else values, *others
 
 
 @declared(checks=CHECKS)
 @named("quantize")
-def quantize(x: bl.Full, *, name: str = "fp8_row"):
-    return quantised(x, name)
+def quantize(x: bl.Full, global_scale: bl.PerRow | None = None, *, name: str = "fp8_row"):
+    return quantised(x, name, global_scale)
 
 
 @declared(checks=CHECKS)
 @named("fake_quantize")
-def fake_quantize(x: bl.Full, *, name: str = "fp8_row"):
+def fake_quantize(x: bl.Full, global_scale: bl.PerRow | None = None, *, name: str = "fp8_row"):
     form = FORMATS[name]
-    scale = _scale_of(x, form)
+    scale = _whole(_scale_of(x, form, global_scale), global_scale)
+    is_pair = form.dtype == four_bits.NAME
+    near = four_bits.nearest(x / scale) if is_pair else bl.rounded(x / scale, form.dtype)
     # The derivatives of the quotient and of the product would round a gradient twice.
-    return bl.straight_through(bl.rounded(x / scale, form.dtype) * scale, x)
+    return bl.like(bl.straight_through(near * scale, x), x)  # type: ignore[arg-type]
 
 
 @declared()
 @named("dequantize")
 def dequantize(values: bl.Quantized, scales: bl.Scale, *, dtype: str = "float32"):
     return bl.stored(values * scales, dtype)
+
+
+@declared()
+@named("dequantize")
+def dequantize_codes(
+    values: bl.Quantized,
+    scales: bl.Scale,
+    global_scale: bl.PerRow | None = None,
+    *,
+    dtype: str = "float32",
+):
+    return bl.stored(four_bits.number_of(values) * _whole(scales, global_scale), dtype)
 
 
 class Quantizer:
@@ -138,18 +172,59 @@ class Quantizer:
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
-        ops = quantize, fake_quantize, dequantize
-        self._quantize, self._fake_quantize, self._dequantize = map(arrays.entry, ops)
+        ops = quantize, fake_quantize, dequantize, dequantize_codes
+        self._quantize, self._fake_quantize, *others = map(arrays.entry, ops)
+        self._dequantize, self._dequantize_codes = others
 
-    def quantize(self, x: Any, quantization: Any) -> tuple[Any, Any]:
+    def quantize(self, x: Any, quantization: Any, global_scale: Any) -> tuple[Any, ...]:
         form = checked("quantize", quantization)
-        return self._quantize.run((self.arrays.constant(x),), None, form.name)  # type: ignore[no-any-return]
+        operands = self.arrays.constant(x), self._one("quantize", form, x, global_scale)
+        return in_pairs(self.arrays, form.name, self._quantize.run(operands, None, form.name))
 
-    def fake_quantize(self, x: Any, quantization: Any) -> Any:
+    def fake_quantize(self, x: Any, quantization: Any, global_scale: Any) -> Any:
         form = checked("fake_quantize", quantization)
-        return self._fake_quantize.run((x,), None, form.name)
+        operands = x, self._one("fake_quantize", form, x, global_scale)
+        return self._fake_quantize.run(operands, None, form.name)
 
-    def dequantize(self, values: Any, scales: Any, dtype: Any) -> Any:
+    def _one(self, function: str, form: Quantization, x: Any, global_scale: Any) -> Any:
+        """Returns the scale of the whole array as a constant, once for each row of x."""
+        if global_scale is None:
+            return None
+        if form.dtype != four_bits.NAME:
+            raise ValueError(
+                f"{function}: global_scale is given, but {form.name!r} has none, expected 'nvfp4'"
+            )
+        return self.arrays.constant(self._number(function, x, shape_of(x)[:-1], global_scale))
+
+    def _number(self, function: str, like: Any, rows: Any, global_scale: Any) -> Any:
+        shape = shape_of(global_scale)
+        if any(size != 1 for size in shape) or self.arrays.dtype_of(global_scale) not in FLOATING:
+            raise ValueError(
+                f"{function}: global_scale has shape {list(shape)} and dtype "
+                f"{self.arrays.dtype_of(global_scale)}, expected one floating number"
+            )
+        number = self.arrays.cast(global_scale.reshape(()), "float32")
+        return self.arrays.zeros(like, rows, "float32") + number
+
+    def dequantize(self, values: Any, scales: Any, dtype: Any, global_scale: Any) -> Any:
+        if (codes := self.arrays.unpacked(values)) is not None:
+            return self._of_pairs(codes, scales, dtype, global_scale)
+        if global_scale is not None:
+            raise ValueError(
+                "dequantize: global_scale is given, but values has dtype "
+                f"{self.arrays.dtype_of(values)}, expected pairs of float4_e2m1fn"
+            )
+        return self._product(values, scales, dtype)
+
+    def _of_pairs(self, codes: Any, scales: Any, dtype: Any, global_scale: Any) -> Any:
+        number = global_scale
+        if number is not None:
+            number = self._number("dequantize", codes, shape_of(scales), number)
+        return self._product(codes, scales, dtype, number, self._dequantize_codes)
+
+    def _product(
+        self, values: Any, scales: Any, dtype: Any, number: Any = None, entry: Any = None
+    ) -> Any:
         if dtype not in FLOATING:
             raise ValueError(f"dequantize: dtype is {dtype}, expected one of {', '.join(FLOATING)}")
         for name, array, allowed in (
@@ -170,7 +245,8 @@ class Quantizer:
                     f"for each block of columns: values has shape {list(shape)}"
                 )
             values = values.reshape(*of_scales, columns // max(count, 1))
-        return self._dequantize.run((values, scales), None, dtype).reshape(shape)
+        operands = (values, scales) if entry is None else (values, scales, number)
+        return (entry or self._dequantize).run(operands, None, dtype).reshape(shape)
 
 
 def checked(function: str, quantization: Any, name: str = "quantization") -> Quantization:

@@ -9,7 +9,7 @@ from bridge.catalogue.declaration import declared, named
 from bridge.catalogue.gates import CHECKS as OF_GATES
 from bridge.catalogue.gates import Glu, gated, one_a_row, plus, squared_relu
 from bridge.catalogue.quantization import CHECKS as OF_FORMATS
-from bridge.catalogue.quantization import checked, quantised
+from bridge.catalogue.quantization import checked, in_pairs, quantised
 from bridge.lang.dtypes import FLOATING, promote
 from bridge.ops.arrays import Arrays
 
@@ -117,7 +117,7 @@ class QuantizedGates:
 
     def glu(
         self, operands: Any, quantize: Any, static: tuple[Any, ...], interleaved: Any, blocks: Any
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Any, ...]:
         form = checked(self.name, quantize, "quantize")
         self.arrays.known(self.name, "interleaved", interleaved, "True or False")
         if type(blocks) is not int or blocks != 1:
@@ -127,13 +127,14 @@ class QuantizedGates:
         operands, dtype = self._prepared(operands)
         static = *static, dtype, form.name
         entry, operands = self._rows.form(operands, interleaved)
-        return entry.run(operands, None, *static)  # type: ignore[no-any-return]
+        return in_pairs(self.arrays, form.name, entry.run(operands, None, *static))
 
-    def squared_relu(self, x: Any, weight: Any, quantize: Any) -> tuple[Any, Any]:
+    def squared_relu(self, x: Any, weight: Any, quantize: Any) -> tuple[Any, ...]:
         form = checked(self.name, quantize, "quantize")
         (x, weight), dtype = self._prepared((x, weight))
         operands = x, one_a_row(x, weight)
-        return self._squared_relu.run(operands, None, dtype, form.name)  # type: ignore[no-any-return]
+        results = self._squared_relu.run(operands, None, dtype, form.name)
+        return in_pairs(self.arrays, form.name, results)
 
     def _prepared(self, operands: Any) -> tuple[list[Any], str]:
         """Returns the operands without derivatives, and the dtype of the op alone."""

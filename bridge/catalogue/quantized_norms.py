@@ -7,7 +7,7 @@ from typing import Any
 from bridge import lang as bl
 from bridge.catalogue import norms
 from bridge.catalogue.declaration import declared, named
-from bridge.catalogue.quantization import CHECKS, checked, quantised
+from bridge.catalogue.quantization import CHECKS, checked, in_pairs, quantised
 from bridge.lang.dtypes import FLOATING, promote
 from bridge.ops.arrays import Arrays
 
@@ -106,4 +106,4 @@ class QuantizedNorms:
         return *operands, of_sum, dtype
 
     def _run(self, op: Any, operands: tuple[Any, ...], *static: Any) -> tuple[Any, ...]:
-        return self._entries[op].run(operands, None, *static)  # type: ignore[no-any-return]
+        return in_pairs(self.arrays, static[-1], self._entries[op].run(operands, None, *static))

@@ -27,6 +27,7 @@ __all__ = [
     "column",
     "column_sum",
     "columns",
+    "cos",
     "dropout_keep",
     "erf",
     "exp",
@@ -52,6 +53,7 @@ __all__ = [
     "rsqrt",
     "sigmoid",
     "silu",
+    "sin",
     "softplus",
     "sqrt",
     "stop_gradient",
@@ -191,6 +193,16 @@ def log1p(x: Any) -> Value:
 def tanh(x: Any) -> Value:
     """The hyperbolic tangent."""
     return apply("tanh", x)
+
+
+def sin(x: Any) -> Value:
+    """The sine of x in radians, accurate also for huge x; NaN at ±∞."""
+    return apply("sin", x)
+
+
+def cos(x: Any) -> Value:
+    """The cosine of x in radians, accurate also for huge x; NaN at ±∞."""
+    return apply("cos", x)
 
 
 def sigmoid(x: Any) -> Value:

@@ -21,9 +21,19 @@ import numpy as np
 
 from bridge.lang.dtypes import DTYPES, LARGEST, OF_16_BITS
 from bridge.lang.gelu_reference import gelu_derivative
-from bridge.lang.scalar import COARSE, CONVERSION, FUNCTION, ROOT, SHORT, Cost, Halves, Scalar
+from bridge.lang.scalar import (
+    ANGLE,
+    COARSE,
+    CONVERSION,
+    FUNCTION,
+    ROOT,
+    SHORT,
+    Cost,
+    Halves,
+    Scalar,
+)
 
-VERSION = 14  # of programs, as text and as bytecode: docs/architecture.md says when it rises
+VERSION = 15  # of programs, as text and as bytecode: docs/architecture.md says when it rises
 OLDEST_BYTECODE = 11  # the first version with today's numbers of instructions
 
 _GELU = {"tanh": "gelu_tanh", "none": "gelu_erf", "sigmoid": "gelu_sigmoid"}
@@ -289,6 +299,8 @@ SCALARS: tuple[Scalar, ...] = (
     _rounding("float8_e5m2", "math::float8_e5m2", CONVERSION),
     _rounding("float8_e8m0fnu", "math::float8_e8m0fnu", CONVERSION),
     _function("binade", _binade, lambda f, y, x: [0.0 * y], cost=SHORT, cpp="binade(a)"),
+    _function("sin", np.sin, lambda f, y, x: [f.cos(x)], cost=ANGLE),
+    _function("cos", np.cos, lambda f, y, x: [-f.sin(x)], cost=ANGLE),
 )
 
 # The operation of each node of a program: by the node's operation and static parameter.

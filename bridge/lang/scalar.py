@@ -30,6 +30,7 @@ ROOT = Cost(cpu=8, cuda=10)
 COARSE = Cost(cpu=8, cuda=1, takes_long=True)
 RANDOM = Cost(cpu=8, cuda=10, takes_long=True)
 FUNCTION = Cost(cpu=8, cuda=25, takes_long=True)
+ANGLE = Cost(cpu=8, cuda=80, takes_long=True)
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,6 @@ MATRICES = (
 )
 _POWER = "write x**2, for integers, or bl.exp(p * bl.log(x))"
 _CLIP = "write bl.clip(x, low, high)"
-_ANGLE = (
-    "no functions of angles: compute the table before the call, in float64, and pass it as a Table "
-    "or a Full"
-)
 _ELEMENT = "write bl.sum(bl.where(bl.column() == k, x, 0.0))"
 _CONSTANT = "write the number: it broadcasts"
 NUMBER = (
@@ -60,7 +56,8 @@ _INSTEAD = {
     **dict.fromkeys(("pow", "power"), _POWER),
     "reciprocal": "write 1.0 / x",
     **dict.fromkeys(("clip", "clamp"), _CLIP),
-    **dict.fromkeys(("sin", "cos", "tan", "sinc"), _ANGLE),
+    "tan": "write bl.sin(x) / bl.cos(x)",
+    "sinc": "write bl.where(x == 0.0, 1.0, bl.sin(math.pi * x) / (math.pi * x))",
     "dropout": "write bl.where(bl.dropout_keep(p, seed), x / (1.0 - p), 0.0)",
     "isnan": "write x != x",
     "arange": "write bl.column()",

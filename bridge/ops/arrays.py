@@ -54,6 +54,12 @@ class Arrays(Protocol):
     def parts(self, x: Any, sizes: Sequence[int]) -> Sequence[Any]:
         """Cuts x along the last dimension; the gradient is one concatenation."""
 
+    def packed(self, codes: Any) -> Any:
+        """Joins codes of 4 bits, two in a byte: the first in the low bits."""
+
+    def unpacked(self, values: Any) -> Any:
+        """Returns the codes of such bytes, as int8; None for an array of another dtype."""
+
     def with_whole_rows(self, x: Any) -> Any:
         """Returns x with rows that no sharding type splits, for a slice of columns."""
 

@@ -218,8 +218,12 @@ BRIDGE_HD Real compute(Real a, Real b, Real c) {
       return rounded<math::float8_e5m2>(a);
     case kRoundFloat8E8m0fnu:
       return rounded<math::float8_e8m0fnu>(a);
-    default:  // kBinade
+    case kBinade:
       return binade(a);
+    case kSin:
+      return math::sin(a);
+    default:  // kCos
+      return math::cos(a);
   }
 }
 

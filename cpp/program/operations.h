@@ -8,7 +8,7 @@
 namespace bridge::interpreter {
 
 // Versions of the bytecode that this library reads; it has the last one.
-constexpr int32_t kOldestVersion = 11, kVersion = 14;
+constexpr int32_t kOldestVersion = 11, kVersion = 15;
 
 // The operation of an instruction.
 enum Operation : int32_t {
@@ -92,6 +92,8 @@ enum Operation : int32_t {
   kRoundFloat8E5m2,
   kRoundFloat8E8m0fnu,
   kBinade,
+  kSin,
+  kCos,
   // The number of elementwise operations.
   kElementwise,
   // Integers. Comparisons give a truth value, and kFloat a floating number.
@@ -239,6 +241,8 @@ constexpr bool takes_long(int32_t operation) {
     case kLogSumRest16:
     case kExp2BelowFloat16:
     case kExp2BelowBfloat16:
+    case kSin:
+    case kCos:
     case kKeep:
       return true;
     default:

@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "math/circular.h"
 #include "math/convert.h"
 #include "math/eight_bits.h"
 #include "math/gelu.h"

@@ -26,6 +26,21 @@ DECLARED = (
         tests="tests/declared/test_blocks.py",
     ),
     Fault(
+        "a tie between numbers of 4 bits goes to the odd code",
+        "bridge/catalogue/four_bits.py",
+        "size > middle if code % 2 else size >= middle",
+        "size >= middle if code % 2 else size > middle",
+        tests="tests/catalogue/test_four_bits.py::test_every_code_and_tie",
+    ),
+    Fault(
+        "the sine of a huge number has the quarter of its neighbour",
+        "cpp/math/circular.h",
+        "static_cast<std::uint32_t>(upper >> 62) + static_cast<std::uint32_t>(half)};",
+        "static_cast<std::uint32_t>(upper >> 62)};",
+        tests="tests/declared/test_circular.py::test_every_size",
+        keyword="float64",
+    ),
+    Fault(
         "visible: hidden elements stay in results",
         "bridge/lang/tracing.py",
         "[shown(v, 0.0) if isinstance(v, Visible)",

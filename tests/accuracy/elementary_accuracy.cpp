@@ -22,6 +22,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "math/circular.h"
 #include "math/convert.h"
 #include "math/exponential.h"
 #include "math/logarithm.h"
@@ -87,6 +88,8 @@ std::vector<Function<Real>> functions() {
        [](Q x) -> Q { return expq(-x * x); }},
       {"gauss halved", loop<Real, math::gauss<true, Real>>,
        [](D x) -> D { return std::exp(-x * x / 2); }, [](Q x) -> Q { return expq(-x * x / 2); }},
+      {"sin", loop<Real, math::sin<Real>>, std::sin, sinq},
+      {"cos", loop<Real, math::cos<Real>>, std::cos, cosq},
       {"rsqrt", loop<Real, rsqrt<Real>>, [](D x) -> D { return 1 / std::sqrt(x); },
        [](Q x) -> Q { return 1 / sqrtq(x); }},
   };

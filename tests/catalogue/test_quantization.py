@@ -13,11 +13,12 @@ import torch
 import bridge.jax
 import bridge.torch
 from bridge import Quantization
-from bridge.catalogue.quantization import FORMATS
+from bridge.catalogue.quantization import FORMATS as ALL
 from tests.catalogue.formulas import assert_transforms
 from tests.catalogue.refusals import Refusal, assert_refused
 from tests.frameworks import DTYPES, numpy_dtype
 
+FORMATS = {name: form for name, form in ALL.items() if name != "nvfp4"}  # test_four_bits.py
 SHAPES = [(3, 128), (2, 3, 256), (5, 4096), (1, 384), (70, 128), (128,), (0, 128), (3, 0)]
 SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 1e-42, -1e-30, 3e38)
 
@@ -220,6 +221,21 @@ REFUSALS: dict[str, Refusal] = {
         r"scales has shape \[3\], expected \[2\]",
     ),
     "values": (lambda m, a: m.dequantize(a(2, 64), a(2)), TypeError, "values has dtype float32"),
+    "a global scale": (
+        lambda m, a: m.quantize(a(2, 64), Quantization("mxfp8"), global_scale=a()),
+        ValueError,
+        "global_scale is given, but 'mxfp8' has none",
+    ),
+    "two global scales": (
+        lambda m, a: m.fake_quantize(a(2, 64), Quantization("nvfp4"), global_scale=a(2)),
+        ValueError,
+        r"global_scale has shape \[2\]",
+    ),
+    "a global scale of 8 bits": (
+        lambda m, a: m.dequantize(a(2, 64, dtype="int8"), a(2), global_scale=a()),
+        ValueError,
+        "values has dtype int8, expected pairs",
+    ),
 }
 
 
@@ -231,7 +247,5 @@ def test_refusals(name: str) -> None:
 def test_unknown_formats() -> None:
     with pytest.raises(ValueError, match="'mxfp4', expected one of 'fp8_row', 'int8_row'"):
         Quantization("mxfp4")
-    with pytest.raises(ValueError, match="no dtype of two 4-bit numbers"):
-        Quantization("nvfp4")
     with pytest.raises(ValueError, match="dtype is int8"):
         bridge.torch.dequantize(torch.ones(2, 2, dtype=torch.int8), torch.ones(2), dtype=torch.int8)

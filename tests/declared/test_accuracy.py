@@ -64,6 +64,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], ...]] = {
         lambda x: times(x, sigmoid(1.702 * x)),
         lambda x: x / (1 + mp.exp(-mp.mpf("1.702") * x)),
     ),
+    "sin": (bl.sin, np.sin, mp.sin),
+    "cos": (bl.cos, np.cos, mp.cos),
     "sqrt": (bl.sqrt, np.sqrt, mp.sqrt),
     "rsqrt": (bl.rsqrt, lambda x: 1 / np.sqrt(x), lambda x: 1 / mp.sqrt(x)),
 }

@@ -1,8 +1,13 @@
-"""The exported functions: two declared ops and their gradients, one of them in 16 bits."""
+"""The exported functions.
+
+Files of version 11 of the bytecode have two declared ops and their gradients, one of them in 16
+bits. Those of version 14 have blocks of columns and results of 8 bits.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +18,14 @@ import torch
 from jax import export
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import bridge
 import bridge.jax
 import bridge.torch
 
 _FOLDER = Path(__file__).parent
-TORCH = {name: _FOLDER / f"torch_{name}.pt2" for name in ("values", "gradients")}
-JAX, VERSIONS = _FOLDER / "jax_gradients.bin", _FOLDER / "versions.json"
+TORCH = {name: _FOLDER / f"torch_{name}.pt2" for name in ("values", "gradients", "blocks")}
+JAX = {name: _FOLDER / f"jax_{name}.bin" for name in ("gradients", "blocks")}
+VERSIONS = _FOLDER / "versions.json"
 
 Arrays = tuple[Any, ...]
 
@@ -61,38 +68,84 @@ def gradients_in_jax(x: Any, weight: Any, ct: Any, packed: Any, packed_ct: Any) 
     return *found, *pull_back((ct, packed_ct))
 
 
+def _blocks() -> list[Any]:
+    """Returns x and the cotangent of fake_quantize."""
+    rng = np.random.default_rng(14)
+    return [rng.normal(size=(5, 256)).astype(np.float32) for _ in range(2)]
+
+
+def torch_blocks() -> Arrays:
+    return tuple(map(torch.from_numpy, _blocks()))
+
+
+def jax_blocks() -> Arrays:
+    return tuple(map(jnp.asarray, _blocks()))
+
+
+def _quantised(ops: Any, x: Any) -> Arrays:
+    """Returns values and scales of a format of powers of two, and one of scales in float32."""
+    values, scales = ops.quantize(x, bridge.Quantization("mxfp8"))
+    others = ops.quantize(x, bridge.Quantization("fp8_block128"))
+    return ops.dequantize(values, scales), ops.dequantize(*others), scales, others[1]
+
+
+def blocks_in_torch(x: Any, ct: Any) -> Arrays:
+    given = x.detach().requires_grad_()
+    found = bridge.torch.fake_quantize(given, bridge.Quantization("mxfp8"))
+    gradient = torch.autograd.grad(found, given, ct)
+    near, other, scales, others = _quantised(bridge.torch, x)
+    return near, other, scales.view(torch.uint8), others, found.detach(), *gradient
+
+
+def blocks_in_jax(x: Any, ct: Any) -> Arrays:
+    near, other, scales, others = _quantised(bridge.jax, x)
+    mxfp8 = bridge.Quantization("mxfp8")
+    found, pull_back = jax.vjp(lambda x: bridge.jax.fake_quantize(x, mxfp8), x)
+    return near, other, scales.view(jnp.uint8), others, found, *pull_back(ct)
+
+
 def versions() -> dict[str, list[int]]:
     """Returns the frameworks' versions: an older one need not read the file of a newer one."""
     texts = {"torch": torch.__version__, "jax": jax.__version__}
     return {name: [int(n) for n in text.split(".")[:2]] for name, text in texts.items()}
 
 
-def write_torch() -> None:
+def write_torch(names: Collection[str]) -> None:
     arrays = torch_inputs()
     x, weight, _, packed, _ = arrays
     graph = make_fx(lambda *arrays: gradients_in_torch(Values(), *arrays))(*arrays)
+    blocks = make_fx(blocks_in_torch)(*torch_blocks())
     for name, module, given in (
         ("values", Values(), (x, weight, packed)),
         ("gradients", graph, arrays),
+        ("blocks", blocks, torch_blocks()),
     ):
+        if name not in names:
+            continue
         program = torch.export.export(module, given)
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)  # paths of this machine
         torch.export.save(program, TORCH[name])
 
 
-def write_jax() -> None:
+def write_jax(names: Collection[str]) -> None:
     jax.config.update("jax_traceback_in_locations_limit", 0)  # no paths either
     checks = [export.DisabledSafetyCheck.custom_call("bridge_program")]
-    exported = export.export(jax.jit(gradients_in_jax), platforms=["cpu"], disabled_checks=checks)
-    JAX.write_bytes(exported(*jax_inputs()).serialize())
+    for name, function, given in (
+        ("gradients", gradients_in_jax, jax_inputs()),
+        ("blocks", blocks_in_jax, jax_blocks()),
+    ):
+        if name not in names:
+            continue
+        exported = export.export(jax.jit(function), platforms=["cpu"], disabled_checks=checks)
+        JAX[name].write_bytes(exported(*given).serialize())
 
 
 WRITERS = {"torch": write_torch, "jax": write_jax}
 
 
-def write(framework: str) -> None:
-    """Writes the files of a framework anew, and its version."""
-    WRITERS[framework]()
+def write(framework: str, names: Collection[str]) -> None:
+    """Writes files of a framework anew, and its version."""
+    WRITERS[framework](names)
     stored = json.loads(VERSIONS.read_text())
     VERSIONS.write_text(json.dumps({**stored, framework: versions()[framework]}) + "\n")

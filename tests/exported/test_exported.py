@@ -16,7 +16,6 @@ from bridge.lang.operations import VERSION
 from bridge.lang.tracing import declared, trace
 from tests.exported import programs
 from tests.exported.programs import Values, gradients_in_jax, gradients_in_torch
-from tests.frameworks import bits
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -28,24 +27,36 @@ def skip_older(framework: str) -> None:
         pytest.skip(f"the file is of {framework} {STORED[framework]}, which is newer")
 
 
+def same_bits(found: Any, expected: Any) -> None:
+    for own, today in zip(found, expected, strict=True):
+        assert own.dtype == today.dtype
+        assert own.shape == today.shape
+        pair = [y.view(torch.uint8) if isinstance(y, torch.Tensor) else y for y in (own, today)]
+        first, second = (np.asarray(y).tobytes() for y in pair)
+        assert first == second
+
+
 @pytest.mark.parametrize("name", programs.TORCH)
 def test_torch_programs(name: str) -> None:
     skip_older("torch")
-    arrays = programs.torch_inputs()
     stored: Any = torch.export.load(programs.TORCH[name]).module()
+    if name == "blocks":
+        arrays = programs.torch_blocks()
+        return same_bits(stored(*arrays), programs.blocks_in_torch(*arrays))
+    arrays = programs.torch_inputs()
     found = stored(*arrays) if name == "gradients" else gradients_in_torch(stored, *arrays)
-    for own, today in zip(found, gradients_in_torch(Values(), *arrays), strict=True):
-        assert own.dtype == today.dtype
-        assert torch.equal(own.view(torch.uint8), today.view(torch.uint8))
+    same_bits(found, gradients_in_torch(Values(), *arrays))
 
 
-def test_jax_program() -> None:
+@pytest.mark.parametrize("name", programs.JAX)
+def test_jax_programs(name: str) -> None:
     skip_older("jax")
-    arrays = programs.jax_inputs()
-    found = jax.export.deserialize(bytearray(programs.JAX.read_bytes())).call(*arrays)
-    for own, today in zip(found, jax.jit(gradients_in_jax)(*arrays), strict=True):
-        assert own.dtype == today.dtype
-        np.testing.assert_array_equal(bits(own), bits(today))
+    stored = jax.export.deserialize(bytearray(programs.JAX[name].read_bytes()))
+    if name == "blocks":
+        function, arrays = programs.blocks_in_jax, programs.jax_blocks()
+    else:
+        function, arrays = gradients_in_jax, programs.jax_inputs()
+    same_bits(stored.call(*arrays), jax.jit(function)(*arrays))
 
 
 def shifted(x: roles.Full, shift: roles.Row) -> Any:

@@ -102,7 +102,7 @@ class Draws(random.Random):
 
 _UNARY = (
     *("tanh", "sigmoid", "neg", "abs", "exp", "silu", "softplus", "erf", "sqrt", "rsqrt"),
-    *("exp2", "expm1", "log", "log1p"),
+    *("exp2", "expm1", "log", "log1p", "sin", "cos"),
 )
 _BINARY = ("add", "sub", "mul", "div", "minimum", "maximum")
 _STEPS = (

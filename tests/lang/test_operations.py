@@ -39,6 +39,7 @@ BY_THEMSELVES = {"neg", "add", "sub", "div", "minimum", "maximum", "where", "rou
 VERSIONS = dict.fromkeys((11, 12), (74, 26, "7a18b15a5bad6957"))
 VERSIONS[13] = (79, 26, "cc6ea201be8e9937")
 VERSIONS[14] = (79, 29, "93423a1acb66305c")
+VERSIONS[15] = (81, 29, "5ebc675841ea2e4c")
 
 
 def is_truth(scalar: Scalar) -> bool:

@@ -29,8 +29,10 @@ __all__ = [
     "entry",
     "known",
     "last_columns",
+    "packed",
     "parts",
     "spec_of",
+    "unpacked",
     "with_whole_rows",
     "zeros",
 ]
@@ -82,6 +84,17 @@ def concatenated(first: jax.Array, *others: jax.Array) -> jax.Array:
 
 def parts(x: jax.Array, sizes: Sequence[int]) -> Sequence[jax.Array]:
     return jnp.split(x, [*itertools.accumulate(sizes)][:-1], -1)
+
+
+def packed(codes: jax.Array) -> jax.Array:
+    return (codes[..., ::2] | codes[..., 1::2] << 4).astype(jnp.uint8)
+
+
+def unpacked(values: jax.Array) -> jax.Array | None:
+    if values.dtype != jnp.uint8:
+        return None
+    pairs = jnp.stack((values & 15, values >> 4), -1)
+    return pairs.reshape(*values.shape[:-1], 2 * values.shape[-1]).astype(jnp.int8)
 
 
 def with_whole_rows(x: Any) -> Any:

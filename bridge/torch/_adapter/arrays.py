@@ -32,8 +32,10 @@ __all__ = [
     "entry",
     "known",
     "last_columns",
+    "packed",
     "parts",
     "spec_of",
+    "unpacked",
     "with_whole_rows",
     "zeros",
 ]
@@ -72,6 +74,17 @@ def concatenated(first: Tensor, *others: Tensor) -> Tensor:
 
 def parts(x: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
     return x.split([*sizes], -1)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def packed(codes: Tensor) -> Tensor:
+    return (codes[..., ::2] | codes[..., 1::2] << 4).view(torch.float4_e2m1fn_x2)
+
+
+def unpacked(values: Tensor) -> Tensor | None:
+    if values.dtype not in (torch.float4_e2m1fn_x2, torch.uint8):
+        return None
+    pairs = values.view(torch.uint8)
+    return torch.stack((pairs & 15, pairs >> 4), -1).flatten(-2).view(torch.int8)
 
 
 def with_whole_rows(x: Tensor) -> Tensor:

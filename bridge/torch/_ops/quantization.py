@@ -14,27 +14,33 @@ from bridge.torch._adapter.overrides import hand_over, is_overridden
 _quantizer = Quantizer(arrays)
 
 
-def quantize(x: Tensor, quantization: Quantization) -> tuple[Tensor, Tensor]:
-    """Values of 8 bits and scales, with x ≈ values·scales.
+def quantize(
+    x: Tensor, quantization: Quantization, *, global_scale: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Values of 8 or 4 bits and scales, with x ≈ values·scales.
 
     A value is x/scale, rounded to nearest, ties to even; numbers beyond the largest one of the
     dtype become that. The scale follows from the largest |x| of a row or a block, see
     `bridge.Quantization`; it is at least 2⁻¹²⁶ (mxfp8: 2⁻¹²⁷), so zeros stay zeros. A row or block
-    with a NaN has a scale of NaN. One pass writes both results, and the bytes are those of
+    with a NaN has a scale of NaN. nvfp4 has two values in a byte, the first in the low bits, and
+    x ≈ values·scales·global_scale. One pass writes both results, and the bytes are those of
     `bridge.jax`. Both results are constants to derivatives: `fake_quantize` has a gradient.
 
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64, of any strides.
       quantization: the format.
+      global_scale: one number of the whole array, for nvfp4 alone, such as max |x| / 2688, with
+        which the largest scale is 448; None is 1.
 
     Returns:
-      The values, of x's shape, and the scales: `[...]` for a format of rows, `[..., d/block]` for
-      one of blocks.
+      The values, of x's shape (nvfp4: `[..., d/2]`), and the scales: `[...]` for a format of
+      rows, `[..., d/block]` for one of blocks.
 
     Raises:
       TypeError: x is not a dense tensor or has another dtype; quantization is no
         `bridge.Quantization`.
-      ValueError: x has no dimension, or the blocks do not divide d.
+      ValueError: x has no dimension, or the blocks do not divide d; global_scale is no number, or
+        the format has none.
 
     Example:
       >>> int8 = bridge.Quantization("int8_row")
@@ -43,13 +49,15 @@ def quantize(x: Tensor, quantization: Quantization) -> tuple[Tensor, Tensor]:
 
     Source: OCP, "8-bit Floating Point Specification" and "Microscaling Formats Specification".
     """
-    if is_overridden((x,)):
-        return hand_over((x,))  # type: ignore[no-any-return]
-    check_tensors("quantize", 1, x=x)
-    return _quantizer.quantize(x, quantization)
+    if is_overridden(given := (x, global_scale)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    check_tensors("quantize", 1, x=x, global_scale=global_scale)
+    return _quantizer.quantize(x, quantization, global_scale)  # type: ignore[return-value]
 
 
-def fake_quantize(x: Tensor, quantization: Quantization) -> Tensor:
+def fake_quantize(
+    x: Tensor, quantization: Quantization, *, global_scale: Tensor | None = None
+) -> Tensor:
     """values·scales of `quantize`, in the dtype of x: what is left of x after its quantisation.
 
     The gradient of x is the cotangent of the result, as it is (the straight-through estimate);
@@ -58,6 +66,8 @@ def fake_quantize(x: Tensor, quantization: Quantization) -> Tensor:
     Args:
       x: `[..., d]` of dtype float16, bfloat16, float32 or float64, of any strides.
       quantization: the format, a `bridge.Quantization`.
+      global_scale: one number of the whole array, for nvfp4 alone, such as max |x| / 2688, with
+        which the largest scale is 448; None is 1.
 
     Returns:
       A tensor of x's shape and dtype.
@@ -71,22 +81,30 @@ def fake_quantize(x: Tensor, quantization: Quantization) -> Tensor:
 
     Source: Bengio, Léonard, Courville, arXiv:1308.3432, for the gradient.
     """
-    if is_overridden((x,)):
-        return hand_over((x,))  # type: ignore[no-any-return]
-    check_tensors("fake_quantize", 1, x=x)
-    return _quantizer.fake_quantize(x, quantization)  # type: ignore[no-any-return]
+    if is_overridden(given := (x, global_scale)):
+        return hand_over(given)  # type: ignore[no-any-return]
+    check_tensors("fake_quantize", 1, x=x, global_scale=global_scale)
+    return _quantizer.fake_quantize(x, quantization, global_scale)  # type: ignore[no-any-return]
 
 
-def dequantize(values: Tensor, scales: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
+def dequantize(
+    values: Tensor,
+    scales: Tensor,
+    *,
+    dtype: torch.dtype = torch.float32,
+    global_scale: Tensor | None = None,
+) -> Tensor:
     """values·scales, each scale for its row or its block of columns.
 
     Computed in float32 (float64 if the scales are float64) and rounded once. The scales have
     derivatives if they are floating; values have none.
 
     Args:
-      values: `[..., d]` of dtype int8, float8_e4m3fn, float8_e5m2 or float8_e8m0fnu.
+      values: `[..., d]` of dtype int8, float8_e4m3fn, float8_e5m2 or float8_e8m0fnu; or
+        `[..., d/2]` of dtype float4_e2m1fn_x2 or uint8, two 4-bit numbers in a byte.
       scales: `[...]`, or `[..., d/block]`, of one of these dtypes or a floating one.
       dtype: of the result: float16, bfloat16, float32 or float64.
+      global_scale: one number, a further factor of 4-bit numbers; None is 1.
 
     Returns:
       A tensor of the shape of values.
@@ -99,7 +117,7 @@ def dequantize(values: Tensor, scales: Tensor, *, dtype: torch.dtype = torch.flo
       >>> dequantize(torch.tensor([[1, -2]], dtype=torch.int8), torch.tensor([0.5]))
       tensor([[ 0.5000, -1.0000]])
     """
-    if is_overridden(given := (values, scales)):
+    if is_overridden(given := (values, scales, global_scale)):
         return hand_over(given)  # type: ignore[no-any-return]
-    check_tensors("dequantize", 2, values=values, scales=scales)
-    return _quantizer.dequantize(values, scales, dtype_word(dtype))  # type: ignore[no-any-return]
+    check_tensors("dequantize", 2, values=values, scales=scales, global_scale=global_scale)
+    return _quantizer.dequantize(values, scales, dtype_word(dtype), global_scale)  # type: ignore[no-any-return]
