@@ -139,23 +139,22 @@ def test_both_frameworks_and_numpy_have_the_same_bits(
 
     floating = [arrays[p] for p in places]
     most = max(lengths, default=0)
-    for longest in (None, most, most + 7):
-        for compile_it in (False, True):
-            if compile_it:
-                pull = jax.jit(
-                    lambda ends, given, *f, longest=longest: (lambda out: (out[0], out[1](given)))(
-                        jax.vjp(lambda *f: run(ends, longest, *f), *f)
-                    )
+    for longest, compile_it in ((None, False), (most + 7, True)):
+        if compile_it:
+            pull = jax.jit(
+                lambda ends, given, *f, longest=longest: (lambda out: (out[0], out[1](given)))(
+                    jax.vjp(lambda *f: run(ends, longest, *f), *f)
                 )
-                found, pulled = pull(jnp.asarray(ends), tuple(given), *floating)
-            else:
-                found, back = jax.vjp(lambda *f, n=longest: run(ends, n, *f), *floating)
-                pulled = back(tuple(map(jnp.asarray, given)))
-            assert all(map(_same, found, results))
-            assert all(
-                _same(a, np.zeros(a.shape) if b is None else b)
-                for a, b in zip(pulled, gradients, strict=True)
             )
+            found, pulled = pull(jnp.asarray(ends), tuple(given), *floating)
+        else:
+            found, back = jax.vjp(lambda *f, n=longest: run(ends, n, *f), *floating)
+            pulled = back(tuple(map(jnp.asarray, given)))
+        assert all(map(_same, found, results))
+        assert all(
+            _same(a, np.zeros(a.shape) if b is None else b)
+            for a, b in zip(pulled, gradients, strict=True)
+        )
     assert all(map(_same, _tuple(op(*operands, ends)), results))
 
 
