@@ -37,7 +37,7 @@ _ROUNDINGS = {"add": 1, "sub": 1, "mul": 1, "div": 1, "fma": 1, "sqrt": 1, "floa
 _EXACT = frozenset({"neg", "abs", "minimum", "maximum", "stop_gradient"})
 _OTHERWISE = 4.0
 # Bounds on the derivatives of functions that are not monotone.
-_LIPSCHITZ = {"silu": 1.1, "gelu": 2.0, "abs": 1.0, "silu_slope": 0.5}
+_LIPSCHITZ = {"silu": 1.1, "gelu": 2.0, "abs": 1.0, "silu_slope": 0.5, "sin": 1.0, "cos": 1.0}
 # Errors of functions for 16-bit results: relative, and absolute where they underflow.
 _ROUGH = {"float16": (2.0**-18.5, 2.0**-45), "bfloat16": (2.0**-14.7, 2.0**-134)}
 
@@ -167,6 +167,8 @@ class _Arithmetic:
             value = reference.formula_of(node)(x.value)
             dtype = node.static or ""
         error = _LIPSCHITZ[node.operation] * x.error
+        if node.operation in ("sin", "cos"):  # of an angle with an error of several turns
+            error = np.where(np.isfinite(error), np.minimum(error, 2.0), error)
         if dtype:
             own = np.abs(value) * _ROUGH[dtype][0] + _ROUGH[dtype][1]
             own = own + (node.operation == "silu_slope") * 2.0**-25
