@@ -132,30 +132,25 @@ BRIDGE_HD Angle<float> turn_of(float size) {
           static_cast<std::uint32_t>(product >> 62) + static_cast<std::uint32_t>(half)};
 }
 
+// The bits of 2/pi in words of 64, after two words of zeros. A static variable of an inline
+// function would be one symbol of all instruction sets, and device code reads no other table.
+#define BRIDGE_TWO_OVER_PI                                                                  \
+  0, 0, 0xA2F9836E4E441529u, 0xFC2757D1F534DDC0u, 0xDB6295993C439041u, 0xFE5163ABDEBBC561u, \
+      0xB7246E3A424DD2E0u, 0x06492EEA09D1921Cu, 0xFE1DEB1CB129A73Eu, 0xE88235F52EBB4484u,   \
+      0xE99C7026B45F7E41u, 0x3991D639835339F4u, 0x9C845F8BBDF9283Bu, 0x1FF897FFDE05980Fu,   \
+      0xEF2F118B5A0A6D1Fu, 0x6D367ECF27CB09B7u, 0x4F463F669E5FEA2Du, 0x7527BAC7EBE5F17Bu,   \
+      0x3D0739F78A5292EAu, 0x6BFB5FB11F8D5D08u
+#if !defined(__CUDA_ARCH__)
+constexpr std::uint64_t kTwoOverPi[] = {BRIDGE_TWO_OVER_PI};
+#endif
+
 // The same with words of 64 bits and a window of 192 bits; the rest has 128 bits.
 BRIDGE_HD Angle<double> turn_of(double size) {
-  static constexpr std::uint64_t words[20] = {
-      0,
-      0,
-      0xA2F9836E4E441529u,
-      0xFC2757D1F534DDC0u,
-      0xDB6295993C439041u,
-      0xFE5163ABDEBBC561u,
-      0xB7246E3A424DD2E0u,
-      0x06492EEA09D1921Cu,
-      0xFE1DEB1CB129A73Eu,
-      0xE88235F52EBB4484u,
-      0xE99C7026B45F7E41u,
-      0x3991D639835339F4u,
-      0x9C845F8BBDF9283Bu,
-      0x1FF897FFDE05980Fu,
-      0xEF2F118B5A0A6D1Fu,
-      0x6D367ECF27CB09B7u,
-      0x4F463F669E5FEA2Du,
-      0x7527BAC7EBE5F17Bu,
-      0x3D0739F78A5292EAu,
-      0x6BFB5FB11F8D5D08u,
-  };
+#if defined(__CUDA_ARCH__)
+  static constexpr std::uint64_t words[] = {BRIDGE_TWO_OVER_PI};
+#else
+  const std::uint64_t* const words = kTwoOverPi;
+#endif
   const std::uint64_t bits = to_bits(size);
   const std::uint64_t mantissa = (bits << 11) | 0x8000000000000000u;
   const auto exponent = static_cast<std::uint32_t>(bits >> 52);
