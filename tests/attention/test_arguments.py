@@ -79,13 +79,6 @@ def test_not_an_array() -> None:
         bridge.jax.attention(jnp.zeros((1, 2, 3)), [1.0], jnp.zeros((1, 2, 3)))
 
 
-def test_tensors_of_several_devices() -> None:
-    kind = type("DTensor", (torch.Tensor,), {})
-    x = torch.zeros(1, 2, 3)
-    with pytest.raises(TypeError, match="attention: k is a DTensor, expected ordinary tensors"):
-        bridge.torch.attention(x, x.as_subclass(kind), x)
-
-
 def test_devices_that_differ() -> None:
     x = torch.zeros(1, 2, 3)
     with pytest.raises(ValueError, match="attention: v is on meta, expected cpu, where q is"):
