@@ -27,8 +27,8 @@ BIAS_DROPOUT_ADD = (
     Fault(
         "bias_dropout_add: bias gradient skipped",
         DERIVATIVES,
-        "found = None if place is None else total(place)",
-        "found = None if place is None or operand.role is roles.Row else total(place)",
+        "None if place is None else total(place) for place in halves",
+        "None if place is None or operand.role is roles.Row else total(place) for place in halves",
         keyword="dropout",
     ),
     Fault(

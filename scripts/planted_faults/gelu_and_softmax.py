@@ -35,8 +35,8 @@ BIAS_GELU = (
     Fault(
         "bias_gelu: bias gradient skipped",
         DERIVATIVES,
-        "found = None if place is None else total(place)",
-        "found = None if place is None or operand.role is roles.Row else total(place)",
+        "None if place is None else total(place) for place in halves",
+        "None if place is None or operand.role is roles.Row else total(place) for place in halves",
         keyword="bias_gelu",
     ),
     Fault(
