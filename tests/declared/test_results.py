@@ -156,11 +156,11 @@ def test_as_many_results_as_the_function_returns() -> None:
                     np.testing.assert_allclose(np.asarray(a), b, rtol=1e-5, atol=1e-6)
     out = torch.empty(3, 4)
     for _ in range(2):
-        with pytest.raises(TypeError, match="out is a Tensor, expected a tuple of tensors"):
+        with pytest.raises(TypeError, match="out has type Tensor, expected a tuple of tensors"):
             centered.torch(torch.tensor(x), stats=True, out=out)
-        with pytest.raises(TypeError, match="out is a Tensor, expected a tuple of tensors"):
+        with pytest.raises(TypeError, match="out has type Tensor, expected a tuple of tensors"):
             alone.torch(torch.tensor(x), by=2.0, out=out)
-        with pytest.raises(TypeError, match="out is a tuple, expected a tensor"):
+        with pytest.raises(TypeError, match="out has type tuple, expected a tensor"):
             centered.torch(torch.tensor(x), out=(out,))
         assert centered.torch(torch.tensor(x), out=out) is out
         assert added.torch(torch.tensor(x), out=out) is out

@@ -124,8 +124,8 @@ class DeclaredEntry:
             expected = "a tuple of tensors" if found.returns_several else "a tensor"
             returned = "a tuple" if found.returns_several else "one result"
             raise TypeError(
-                f"{self.name}: out is a {type(out).__name__}, expected {expected}: the op returns "
-                f"{returned}"
+                f"{self.name}: out has type {type(out).__name__}, expected {expected}: the op "
+                f"returns {returned}"
             )
         params = _checked(self.name, found, present)
         if not torch.compiler.is_compiling():

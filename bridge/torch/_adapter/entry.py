@@ -65,7 +65,9 @@ def entry(
                         return results if several else results[0]
                 except ValueError:  # the checks below raise it in the public function's words
                     pass
-            elif write_at_once(function, kernel, operands, out):
+            elif isinstance(out, tuple) == several and write_at_once(
+                function, kernel, operands, out
+            ):
                 return out
         if is_overridden(given := (*operands, out)):
             return hand_over(given, depth=2, function=getattr(run, "public", None))
@@ -77,6 +79,8 @@ def entry(
                 kernel = seen[static] = native_kernel(op)
             plan_of(op, params, dtypes_of(operands), function).add_to(kernel)
         if out is not None:
+            if isinstance(out, tuple) and not several:
+                raise TypeError(f"{function}: out has type tuple, expected torch.Tensor")
             return write_into(function, op, operands, params, out)
         results = call(op, operands, params, function)
         return results if several else results[0]
