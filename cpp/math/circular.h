@@ -132,6 +132,21 @@ BRIDGE_HD Angle<float> turn_of(float size) {
           static_cast<std::uint32_t>(product >> 62) + static_cast<std::uint32_t>(half)};
 }
 
+// Returns the number of zeros above the first one of a number that is not 0.
+BRIDGE_HD std::uint32_t leading_zeros(std::uint64_t bits) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<std::uint32_t>(__clzll(static_cast<long long>(bits)));
+#else
+  std::uint32_t zeros = 0;
+  for (std::uint32_t half = 32; half != 0; half >>= 1) {
+    const bool is_clear = (bits >> (64 - half)) == 0;
+    zeros += is_clear ? half : 0;
+    bits <<= is_clear ? half : 0;
+  }
+  return zeros;
+#endif
+}
+
 // The bits of 2/pi in words of 64, after two words of zeros. A static variable of an inline
 // function would be one symbol of all instruction sets, and device code reads no other table.
 #define BRIDGE_TWO_OVER_PI                                                                  \
@@ -173,11 +188,7 @@ BRIDGE_HD Angle<double> turn_of(double size) {
   const bool is_small = high_rest == 0;
   const std::uint64_t top = is_small ? low_rest : high_rest;
   const std::uint64_t next = is_small ? 0 : low_rest;
-#if defined(__CUDA_ARCH__)
-  const auto zeros = static_cast<std::uint32_t>(__clzll(static_cast<long long>(top | 1)));
-#else
-  const auto zeros = static_cast<std::uint32_t>(__builtin_clzll(top | 1));
-#endif
+  const std::uint32_t zeros = leading_zeros(top | 1);
   const std::uint64_t normal = joined(top, next, zeros);
   const auto high = static_cast<double>(static_cast<std::int64_t>(normal >> 11));
   const auto low = static_cast<double>(static_cast<std::int64_t>(normal & 0x7FFu));
