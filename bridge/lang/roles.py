@@ -177,7 +177,7 @@ NAMES: dict[Any, str] = {
 }
 NUMBERS = {name: number for number, name in enumerate(NAMES.values())}
 # The kernels see the shape of an array and its dtype, which tell these roles from no other.
-# Of segments they see the length in each row.
+# They see segments as a label, the length of each row.
 NAMES |= {Quantized: "full", Scale: "per_row", Segments: "label"}
 ANNOTATIONS = tuple(NAMES)
 OF_SEGMENTS = (Segments, Positions)

@@ -13,36 +13,11 @@
 #include "math/philox.h"
 #include "program/elementwise.h"
 #include "program/interpreter.h"
+#include "row_sum_reference.h"
 
 namespace bridge::reference {
 
 using namespace interpreter;  // NOLINT: the words of a program
-
-// The sum of a row: chunks of 1024 columns, folded in quarters and then in halves.
-template <class Real>
-Real row_sum(std::vector<Real> e) {
-  if (e.empty()) return Real(-0.0);
-  e.resize((e.size() + 1023) / 1024 * 1024, Real(-0.0));
-  std::vector<Real> nodes;
-  for (size_t chunk = 0; chunk < e.size(); chunk += 1024) {
-    Real a[256];
-    for (size_t i = 0; i < 256; ++i) {
-      const Real* x = &e[chunk + i];
-      a[i] = (x[0] + x[256]) + (x[512] + x[768]);
-    }
-    for (size_t half = 128; half > 0; half /= 2) {
-      for (size_t i = 0; i < half; ++i) a[i] = a[i] + a[i + half];
-    }
-    nodes.push_back(a[0]);
-  }
-  while (nodes.size() > 1) {
-    std::vector<Real> parents;
-    for (size_t i = 0; i < nodes.size(); i += 2)
-      parents.push_back(i + 1 < nodes.size() ? nodes[i] + nodes[i + 1] : nodes[i]);
-    nodes = parents;
-  }
-  return nodes[0];
-}
 
 template <class Real>
 using Elementwise = Real (*)(Real, Real, Real);

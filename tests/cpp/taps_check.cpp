@@ -9,33 +9,12 @@
 
 #include "arena.h"
 #include "random_arrays.h"
+#include "row_sum_reference.h"
 
 namespace {
 
 using namespace bridge::random;  // NOLINT: the parts of a check
 namespace reference = bridge::reference;
-
-// The sum of a row by the tree of docs/numerics.md.
-template <class Real>
-Real row_sum(const std::vector<Real>& terms) {
-  std::vector<Real> nodes;
-  for (size_t first = 0; first < terms.size(); first += 1024) {
-    std::vector<Real> chunk(1024, Real(-0.0));
-    for (size_t i = first; i < terms.size() && i < first + 1024; ++i) chunk[i - first] = terms[i];
-    for (size_t i = 0; i < 256; ++i)
-      chunk[i] = (chunk[i] + chunk[i + 256]) + (chunk[i + 512] + chunk[i + 768]);
-    for (size_t half = 128; half > 0; half /= 2)
-      for (size_t i = 0; i < half; ++i) chunk[i] = chunk[i] + chunk[i + half];
-    nodes.push_back(chunk[0]);
-  }
-  while (nodes.size() > 1) {
-    std::vector<Real> parents;
-    for (size_t i = 0; i < nodes.size(); i += 2)
-      parents.push_back(i + 1 < nodes.size() ? nodes[i] + nodes[i + 1] : nodes[i]);
-    nodes = parents;
-  }
-  return nodes[0];
-}
 
 template <class Real>
 struct Definition {
@@ -65,7 +44,7 @@ struct Definition {
     if (call.kind == BRIDGE_TAPS_ROW_MEAN) {
       std::vector<Real> terms;
       for (int64_t p = 0; p < call.places; ++p) terms.push_back(x(outer, p, inner));
-      return row_sum(terms) / Real(call.places);
+      return reference::row_sum(terms) / Real(call.places);
     }
     Real sum = 0;
     for (int64_t tap = 0; tap < call.taps; ++tap) {
