@@ -10,6 +10,9 @@
 
 namespace bridge::simt {
 
+// A block has this much shared memory without a request, on every GPU.
+constexpr size_t kDefaultSharedBytes = size_t{48} << 10;
+
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
     entry(const __grid_constant__ typename Kernel::Params params) {
@@ -155,13 +158,19 @@ const char* launch(Grid grid, size_t dynamic_shared_bytes, void* stream,
     const char* error = found<Kernel>(&kernel);
     return error ? error : launch_found(kernel, grid, dynamic_shared_bytes, stream, &params);
   }
+  const void* const function = reinterpret_cast<const void*>(&entry<Kernel>);
+  if (dynamic_shared_bytes > kDefaultSharedBytes) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(dynamic_shared_bytes));
+    if (error != cudaSuccess) return message_of(error);
+  }
   void* arguments[] = {const_cast<typename Kernel::Params*>(&params)};
   const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
                     static_cast<unsigned>(grid.z));
   const unsigned threads = grid.threads > 0 ? grid.threads : Kernel::kThreads;
-  return message_of(cudaLaunchKernel(reinterpret_cast<const void*>(&entry<Kernel>), blocks,
-                                     dim3(threads), arguments, dynamic_shared_bytes,
-                                     static_cast<cudaStream_t>(stream)));
+  return message_of(cudaLaunchKernel(function, blocks, dim3(threads), arguments,
+                                     dynamic_shared_bytes, static_cast<cudaStream_t>(stream)));
 }
 
 template <class Kernel>

@@ -8,8 +8,9 @@ namespace bridge::interpreter {
 namespace {
 
 constexpr int kWarp = 32;
-// Every GPU gives a block this much by default.
-constexpr size_t kSharedBytes = size_t{48} << 10;
+// Every GPU gives a block the first by default, and the second on request. More bytes leave room
+// for fewer blocks, so only programs with more registers ask for them.
+constexpr size_t kSharedBytes[] = {size_t{48} << 10, size_t{96} << 10};
 // A row of at most this many columns has a warp, a longer one a block.
 constexpr int64_t kWarpCols = 512;
 
@@ -20,26 +21,35 @@ class Packer {
 
   bool run() {
     describe_space();
-    for (program_.threads = kProgramThreads; program_.threads >= kWarp; program_.threads /= 2) {
-      if (program_.threads < view_.block) return false;
-      // Threads exchange the numbers of a block, so all threads of a block of threads have one row.
-      const bool is_warp = call_.cols <= kWarpCols && view_.block == 0;
-      program_.team = is_warp ? kWarp : program_.threads;
-      program_.has_blocks = view_.block > 0 ? 1 : 0;
-      cut_chunk();
-      write_code();
-      const int64_t bytes = sizeof(int64_t) +
-                            program_.integer_registers * int64_t{sizeof(int64_t)} +
-                            reals_ * (is_double_ ? sizeof(double) : sizeof(float));
-      out_.shared_bytes = static_cast<size_t>(bytes * program_.threads);
-      if (out_.shared_bytes > kSharedBytes) continue;
-      write_rest();
-      return true;
+    for (const size_t most : kSharedBytes) {
+      for (program_.threads = kProgramThreads; program_.threads >= kWarp; program_.threads /= 2) {
+        if (program_.threads < view_.block) break;
+        cut_row();
+        out_.shared_bytes = registers_bytes() * static_cast<size_t>(program_.threads);
+        if (out_.shared_bytes > most) continue;
+        write_rest();
+        return true;
+      }
     }
     return false;
   }
 
  private:
+  void cut_row() {
+    // Threads exchange the numbers of a block, so all threads of a block of threads have one row.
+    const bool is_warp = call_.cols <= kWarpCols && view_.block == 0;
+    program_.team = is_warp ? kWarp : program_.threads;
+    program_.has_blocks = view_.block > 0 ? 1 : 0;
+    cut_chunk();
+    write_code();
+  }
+
+  // Returns the bytes of a thread's registers and of its column.
+  size_t registers_bytes() const {
+    return sizeof(int64_t) * static_cast<size_t>(1 + program_.integer_registers) +
+           static_cast<size_t>(reals_) * (is_double_ ? sizeof(double) : sizeof(float));
+  }
+
   void describe_space() {
     const Counts counts = counts_of(call_);
     program_ = {};

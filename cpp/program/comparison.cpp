@@ -183,7 +183,8 @@ std::string compare(const View& view, const std::vector<int32_t>& words, const i
                     const RunCall& reference, const RunCall& other) {
   // Rows shorter than a step; several rows in a piece and rows of several pieces; column sums of
   // several chunks; rows read in vectors by a GPU, for each of its kernels, in several batches
-  // because a single batch may go to the column kernel; and many rows with a part of a step at the
+  // because a single batch may go to the column kernel; rows of no column, the only short ones of a
+  // program with large blocks; and many rows with a part of a step at the
   // end, where labels lie and no special value hides an error.
   static const Shape shapes[] = {
       {1, 1, 1, false, true},      {2, 5, 7, false, true},     {1, 37, 40, true, true},
@@ -193,7 +194,7 @@ std::string compare(const View& view, const std::vector<int32_t>& words, const i
       {1, 9, 512, false, true},    {1, 2, 4608, false, true},  {1, 1, 9216, false, false},
       {1, 3, 4096, false, true},   {1, 60, 271, false, false}, {1, 20, 128, false, false},
       {1, 140, 128, false, false}, {1, 9, 32, false, true},    {1, 21, 8, false, true},
-      {2, 3, 520, false, true},    {1, 21, 256, false, true},
+      {2, 3, 520, false, true},    {1, 21, 256, false, true},  {2, 3, 0, true, true},
   };
   Comparison comparison(view, words, dtypes);
   for (const Shape& shape : shapes) {

@@ -24,6 +24,8 @@ from bridge.lang.scalar import ROOT
 # A longer program is not unrolled for the elements of a thread: it would be slow to compile, and
 # too long for the instruction cache.
 _MOST_UNROLLED = 110
+# Vectors of the longest short row: kShortGroup * kShortVectors of cpp/generated/cuda/call.h.
+_SHORT_VECTORS = 32
 # Programs whose warps may have several chunks of a row. Shorter programs only wait for memory and
 # are better off with more warps. The code of longer ones is too long for the instruction cache.
 _WIDE = range(12, 48)
@@ -109,7 +111,10 @@ class _Emitter(Residents):
             "ResidentAligned": not stays,
             "ColumnsAligned": not self._keeps_columns,
             "WideAligned": not self._may_be_wide(instructions),
-            "ShortWhole": is_large or draws,
+            # Blocks divide a row, so its shortest length is that of the largest one.
+            "ShortWhole": is_large
+            or draws
+            or largest_block(self.writer.program) > _SHORT_VECTORS * self.vector,
         }
         kinds = [kind for kind in KINDS if not absent.get(kind)]
         row_blocks, long_blocks = self._blocks(instructions)
