@@ -73,8 +73,8 @@ SHARES = {("90", "product float32, tiles of 128 x 128, vectors"): 0.85} | {
 }
 
 # Bytes stored and loaded again, for kernels that may spill. The softmax: 1024 threads have 64
-# registers each, and for sm_100 the compiler spills one value before the loops. The product: outside
-# of the innermost loop, 20 values for 1,024 multiply-adds; with fewer terms in that loop nothing is
+# registers each, and for sm_100 the compiler spills one value before the loops. The product:
+# outside of the innermost loop, 20 values for 1,024 multiply-adds; with fewer terms there none is
 # spilled, but its share of multiply-adds falls from 93 % to 90 %.
 SPILL_LIMITS = {("100", "softmax float32 to 32768 columns any alignment"): 8} | {
     (arch, "product float32, tiles of 128 x 128, vectors"): 320 for arch in ("80", "100")
