@@ -39,41 +39,41 @@ class Across {
   }
 
  private:
+  // Takes the columns of a vector at a time: the processor follows no more streams at once.
   static BRIDGE_INLINE void sum_leaf(const Real* a, const T* const (&columns)[kCols], int64_t first,
                                      int64_t end, Real* to) {
+    for (int v = 0; v < kTileVectors; ++v)
+      sum_vector(a, columns + v * kLanes, first, end, to + v * kLanes);
+  }
+
+  static BRIDGE_INLINE void sum_vector(const Real* a, const T* const* columns, int64_t first,
+                                       int64_t end, Real* to) {
     constexpr int kAhead = 1024 / static_cast<int>(sizeof(T));  // prefetched elements of a column
-    Vector<Real> sums[kRows][kTileVectors];
-    for (int i = 0; i < kRows; ++i)
-      for (int v = 0; v < kTileVectors; ++v) sums[i][v] = all_of(Real(-0.0));
+    Vector<Real> sums[kRows];
+    for (int i = 0; i < kRows; ++i) sums[i] = all_of(Real(-0.0));
     int64_t p = first;
     for (; p + kLanes <= end; p += kLanes) {
+      Vector<Real> square[kLanes];
       BRIDGE_UNROLL
-      for (int v = 0; v < kTileVectors; ++v) {
-        Vector<Real> square[kLanes];
+      for (int i = 0; i < kLanes; ++i) {
+        const T* const from = columns[i] + p;
+        __builtin_prefetch(from + kAhead);
+        square[i] = widened<Real>(from);
+      }
+      transpose<Real>(square);
+      BRIDGE_UNROLL
+      for (int t = 0; t < kLanes; ++t) {
         BRIDGE_UNROLL
-        for (int i = 0; i < kLanes; ++i) {
-          const T* const from = columns[v * kLanes + i] + p;
-          __builtin_prefetch(from + kAhead);
-          square[i] = widened<Real>(from);
-        }
-        transpose<Real>(square);
-        BRIDGE_UNROLL
-        for (int t = 0; t < kLanes; ++t) {
-          BRIDGE_UNROLL
-          for (int i = 0; i < kRows; ++i)
-            sums[i][v] = fma(all_of(a[(p + t) * kRows + i]), square[t], sums[i][v]);
-        }
+        for (int i = 0; i < kRows; ++i)
+          sums[i] = fma(all_of(a[(p + t) * kRows + i]), square[t], sums[i]);
       }
     }
     for (; p < end; ++p) {
-      Real right[kCols];
-      for (int j = 0; j < kCols; ++j) right[j] = to_real<Real>(columns[j][p]);
-      for (int i = 0; i < kRows; ++i)
-        for (int v = 0; v < kTileVectors; ++v)
-          sums[i][v] = fma(all_of(a[p * kRows + i]), load(right + v * kLanes), sums[i][v]);
+      Real right[kLanes];
+      for (int j = 0; j < kLanes; ++j) right[j] = to_real<Real>(columns[j][p]);
+      for (int i = 0; i < kRows; ++i) sums[i] = fma(all_of(a[p * kRows + i]), load(right), sums[i]);
     }
-    for (int i = 0; i < kRows; ++i)
-      for (int v = 0; v < kTileVectors; ++v) store(to + i * kCols + v * kLanes, sums[i][v]);
+    for (int i = 0; i < kRows; ++i) store(to + i * kCols, sums[i]);
   }
 };
 

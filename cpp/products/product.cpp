@@ -21,6 +21,9 @@ constexpr PerIsa<ProductTables> kTables = BRIDGE_PER_ISA(product_tables);
 // Most rows and columns of a region: its packed panels and waiting sums stay in a cache. The rows
 // of products without waiting sums are not limited.
 constexpr int64_t kMostCols = 1024, kMostDeepRows = 512, kMostDeepCols = 512;
+// Most columns of a product of few rows. Its strips are as wide as the nearest cache allows: longer
+// runs of memory are read faster.
+constexpr int64_t kMostColsOfFew = 4096;
 // Fewest multiplications for which a second thread is worth waking, and the elements of b for which
 // it is in a product of few rows, whose time is that of reading b.
 constexpr double kLeastWork = 1 << 20, kLeastElements = 1 << 17;
@@ -47,7 +50,10 @@ Grid grid_of(const bridge_product& call, const ProductKernels& kernels, int64_t 
              int64_t threads) {
   const bool is_deep = call.k > products::kDeep;
   int64_t row_parts = is_deep ? parts_of(call.m, kMostDeepRows) : 1;
-  int64_t col_parts = parts_of(call.n, is_deep ? kMostDeepCols : kMostCols);
+  const int64_t most_cols = call.m <= kFewRows ? kMostColsOfFew
+                            : is_deep          ? kMostDeepCols
+                                               : kMostCols;
+  int64_t col_parts = parts_of(call.n, most_cols);
   // Parts for all threads, and a multiple of them if they are few, so that all end together.
   const auto parts = [&] { return batches * row_parts * col_parts; };
   while (parts() < 4 * threads && parts() % threads != 0) {

@@ -32,12 +32,11 @@ BRIDGE_INLINE Vector<Real> widened(const T* from) {
 // kSkipsZeros, a row takes only the terms that are not 0 in a.
 template <class Real, class T, int kRows, int kTerms, bool kSkipsZeros = false>
 BRIDGE_INLINE void add_terms(const Real* a, const T* b, int64_t stride, int64_t cols, Real* sums) {
-  constexpr int kAhead = 1024 / static_cast<int>(sizeof(T));
   for (int64_t j = 0; j < cols; j += kLanes<Real>) {
     Vector<Real> right[kTerms];
     BRIDGE_UNROLL
     for (int p = 0; p < kTerms; ++p) {
-      __builtin_prefetch(kRows > 2 ? b + (p + kTerms) * stride + j : b + p * stride + j + kAhead);
+      __builtin_prefetch(b + (p + kTerms) * stride + j);
       right[p] = widened<Real>(b + p * stride + j);
     }
     BRIDGE_UNROLL

@@ -39,8 +39,8 @@ PRODUCTS = (
     Fault(
         "all rows of a product with a transposed weight have the factors of the first",
         "cpp/products/across.h",
-        "fma(all_of(a[(p + t) * kRows + i]), square[t], sums[i][v])",
-        "fma(all_of(a[(p + t) * kRows]), square[t], sums[i][v])",
+        "fma(all_of(a[(p + t) * kRows + i]), square[t], sums[i])",
+        "fma(all_of(a[(p + t) * kRows]), square[t], sums[i])",
         tests=f"{_ORDER}::test_few_rows_and_few_columns",
     ),
     Fault(
