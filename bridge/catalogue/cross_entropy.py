@@ -15,7 +15,7 @@ from bridge import lang as bl
 from bridge.catalogue import checks
 from bridge.catalogue.declaration import declared, named, shape_of
 from bridge.catalogue.labels import at_label, is_column
-from bridge.lang.functions import beyond_largest
+from bridge.lang.reductions import beyond_largest
 from bridge.ops.arrays import Arrays
 from bridge.ops.scalars import LARGEST_FLOAT32, LEAST_FLOAT32, whole_number
 

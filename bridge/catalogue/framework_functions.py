@@ -11,7 +11,7 @@ from typing import Any
 from bridge import lang as bl
 from bridge.catalogue.declaration import declared, named
 from bridge.catalogue.labels import at_label, is_column
-from bridge.lang.functions import beyond_largest
+from bridge.lang.reductions import beyond_largest
 
 
 @declared()

@@ -9,7 +9,7 @@ from bridge import lang as bl
 from bridge.catalogue.declaration import declared
 from bridge.catalogue.labels import at_label, is_column
 from bridge.catalogue.softmax import check_scale
-from bridge.lang.functions import beyond_largest
+from bridge.lang.reductions import beyond_largest
 from bridge.ops.scalars import LARGEST_FLOAT32
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bridge.lang import codes, functions, roles
-from bridge.lang.functions import apply, parameter
+from bridge.lang.applied import apply, parameter
 from bridge.lang.tracing import declared, trace
 from bridge.ops.program_params import ProgramParams
 

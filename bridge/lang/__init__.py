@@ -16,8 +16,10 @@ This package needs NumPy alone, neither framework.
 from typing import TYPE_CHECKING, NoReturn
 
 from bridge.lang import functions
+from bridge.lang.applied import *  # noqa: F403
 from bridge.lang.errors import DeclarationError, MissingAttribute, ProgramTooLarge, refuse
 from bridge.lang.functions import *  # noqa: F403
+from bridge.lang.reductions import *  # noqa: F403
 from bridge.lang.roles import (
     Full,
     Halves,

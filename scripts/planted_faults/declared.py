@@ -21,8 +21,8 @@ DECLARED = (
     Fault(
         "the gradient of a block's largest number goes to the place behind it",
         "bridge/lang/derivatives/selects.py",
-        "return [(Condition(f.column() == f.block_argmax(x[0], node.static)),)]",
-        "return [(Condition(f.column() == f.block_argmax(x[0], node.static) + 1),)]",
+        "return [(Condition(f.column() == reductions.block_argmax(x[0], node.static)),)]",
+        "return [(Condition(f.column() == reductions.block_argmax(x[0], node.static) + 1),)]",
         tests="tests/declared/test_blocks.py",
     ),
     Fault(
@@ -513,7 +513,7 @@ DECLARED = (
     ),
     Fault(
         "a loss of NaN in a row of -inf has the gradient of a label",
-        "bridge/lang/functions.py",
+        "bridge/lang/reductions.py",
         "    return rest * where(largest == -math.inf, math.nan, 1.0)",
         "    return rest",
         tests="tests/catalogue/test_rows_of_minus_infinity.py::test_value_and_gradient_are_nan",

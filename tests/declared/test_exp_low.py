@@ -10,7 +10,7 @@ import torch
 
 import bridge
 from bridge import lang as bl
-from bridge.lang.functions import apply
+from bridge.lang.applied import apply
 
 
 @bridge.op

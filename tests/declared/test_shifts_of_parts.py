@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bridge.lang import codes, functions, roles
-from bridge.lang.functions import apply
+from bridge.lang.applied import apply
 from bridge.lang.tracing import declared, trace
 from bridge.ops.program_params import ProgramParams
 from bridge.ops.run_program import PROGRAM

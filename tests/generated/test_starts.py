@@ -10,8 +10,8 @@ import torch
 
 import bridge
 from bridge import lang as bl
+from bridge.lang.applied import apply
 from bridge.lang.emission.cpu import source_of
-from bridge.lang.functions import apply
 from bridge.ops.traced import traced
 from bridge.ops.usual_programs import usual_requests
 

@@ -14,7 +14,7 @@ from bridge import lang as bl
 from bridge.catalogue import checks
 from bridge.catalogue.declaration import declared
 from bridge.catalogue.log_probs import CHECKS, scaled
-from bridge.lang.functions import beyond_largest
+from bridge.lang.reductions import beyond_largest
 from bridge.ops.scalars import LARGEST_FLOAT32, LEAST_FLOAT32
 
 # Temperatures that are 0 or infinite in float32 would make every result NaN.

@@ -19,7 +19,7 @@ from bridge.catalogue.labels import at_label, is_column
 from bridge.catalogue.linear_cross_entropy import Labels
 from bridge.catalogue.linear_rows import BITS, LAYER, RowsOp, checked_operands, rows_at_once
 from bridge.catalogue.post_training import divergences
-from bridge.lang.functions import beyond_largest
+from bridge.lang.reductions import beyond_largest
 from bridge.ops.arrays import Arrays
 
 LOG_PROBS, DIVERGENCE = "linear_token_log_probs", "linear_divergence"

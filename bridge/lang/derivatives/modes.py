@@ -20,7 +20,7 @@ from dataclasses import replace
 from math import inf
 
 from bridge.lang import functions as f
-from bridge.lang import roles
+from bridge.lang import reductions, roles
 from bridge.lang.derivatives.selects import (
     Cotangent,
     both,
@@ -133,7 +133,7 @@ def _push(node: Node, x: Sequence[Value], y: Value, t: Sequence[Value | None]) -
         return f.block_sum(t[0], node.static)
     elif operation == "block_max":
         assert t[0] is not None
-        is_largest = f.column() == f.block_argmax(x[0], node.static)
+        is_largest = f.column() == reductions.block_argmax(x[0], node.static)
         return f.block_sum(f.where(is_largest, t[0], -0.0), node.static)
     elif operation == "max":
         # A select, not a product: the other elements may be infinite.
@@ -325,7 +325,7 @@ def vjp(
                 is_wider = came_along
             elif from_blocks and not program.nodes[number].axes & COLUMNS:
                 # One number for each block, which stands in each of its columns.
-                once = f.in_first_columns(cotangent.selected(), from_blocks)
+                once = reductions.in_first_columns(cotangent.selected(), from_blocks)
                 cotangent, is_wider = Cotangent(once), True
             elif came_along and not cotangent.axes & COLUMNS:
                 # The same number arrived at every place of the row.

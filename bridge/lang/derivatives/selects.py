@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from bridge.lang import functions as f
-from bridge.lang import roles
+from bridge.lang import reductions, roles
 from bridge.lang.program import COLUMNS, Node, Program, constant_of, sole_column
 from bridge.lang.values import Value
 
@@ -132,7 +132,7 @@ def conditions(node: Node, x: Sequence[Value]) -> Sequence[Conditions]:
     if node.operation == "max":
         return [(Condition(f.column() == f.argmax(x[0])),)]
     if node.operation == "block_max":
-        return [(Condition(f.column() == f.block_argmax(x[0], node.static)),)]
+        return [(Condition(f.column() == reductions.block_argmax(x[0], node.static)),)]
     return [()] * len(x)
 
 
