@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bridge.lang import roles
+from bridge.lang.active import while_active
 from bridge.lang.errors import DeclarationError
 from bridge.lang.limits import check_arrays
 from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, blocks_of, pruned
 from bridge.lang.refusals import Unusable
 from bridge.lang.returned import ColumnSum, HalvesValue, Typed
-from bridge.lang.values import Builder, Value, Visible, shown, while_active
+from bridge.lang.values import Builder, Value, Visible, shown
 
 # Keyword arguments of `op.compile` and `bridge.check`, not available as static parameters.
 _TAKEN = frozenset({"device", "dtypes", "arch", "wrt", "quiet"})

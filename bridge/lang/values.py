@@ -6,13 +6,12 @@ import functools
 import math
 import numbers
 import operator
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from bridge.lang.errors import DeclarationError, refuse
+from bridge.lang.active import current
+from bridge.lang.errors import refuse
 from bridge.lang.program import (
     BLOCK_REDUCTIONS,
     COLUMNS,
@@ -373,34 +372,7 @@ def builder_of(*arguments: Any) -> Builder:
     for argument in arguments:
         if isinstance(argument, Value):
             return argument.builder
-    active = current()
+    active: Builder | None = current()
     if active is None:
         raise refuse("bridge.lang's functions work inside a declaration: see bridge.op")
     return active
-
-
-class _Active(threading.local):
-    def __init__(self) -> None:
-        self.builders: list[Builder] = []
-
-
-_active = _Active()
-
-
-def current() -> Builder | None:
-    return _active.builders[-1] if _active.builders else None
-
-
-def while_active(builder: Builder, call: Callable[[], Any]) -> Any:
-    """Runs a call while functions without a value argument, such as `column()`, use `builder`."""
-    _active.builders.append(builder)
-    try:
-        return call()
-    except TypeError as error:
-        # JAX replaces the error that a value raised by an error of its own.
-        told = error.__context__
-        if isinstance(told, DeclarationError) and not isinstance(error, DeclarationError):
-            raise told from None
-        raise
-    finally:
-        _active.builders.pop()

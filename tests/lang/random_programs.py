@@ -17,8 +17,9 @@ import numpy as np
 
 from bridge.lang import functions as f
 from bridge.lang import roles
+from bridge.lang.active import while_active
 from bridge.lang.program import AXES, COLUMNS, ROWS, Operand, Program, Result, pruned
-from bridge.lang.values import Builder, Value, while_active
+from bridge.lang.values import Builder, Value
 from tests.frameworks import DTYPES, numpy_dtype
 
 COLUMN_COUNTS = (7, 7, 1, 2, 3, 33, 33, 64, 64, 100, 511, 513, 256, 0, 1025, 2500)

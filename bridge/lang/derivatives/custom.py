@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from bridge.lang import functions, roles
+from bridge.lang.active import while_active
 from bridge.lang.derivatives.modes import kept_operands, replayed, vjp
 from bridge.lang.errors import DeclarationError
 from bridge.lang.program import AXES, COLUMNS, Operand, Program, Result, pruned
 from bridge.lang.reference import evaluate
 from bridge.lang.returned import HalvesValue
 from bridge.lang.rewriting import result_of, rewritten
-from bridge.lang.values import Builder, Value, while_active
+from bridge.lang.values import Builder, Value
 
 Rule = Callable[..., Any]
 

@@ -21,6 +21,7 @@ from math import inf
 
 from bridge.lang import functions as f
 from bridge.lang import reductions, roles
+from bridge.lang.active import while_active
 from bridge.lang.derivatives.selects import (
     Cotangent,
     both,
@@ -46,7 +47,7 @@ from bridge.lang.program import (
     pruned,
 )
 from bridge.lang.rewriting import rewritten
-from bridge.lang.values import Builder, Value, while_active
+from bridge.lang.values import Builder, Value
 
 
 def differentiated(y: Value, x: Value) -> Value:
