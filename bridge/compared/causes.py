@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     from bridge.compared.state import State
 
 
+_GELU = ("erf", "tanh", "sigmoid")
+# torch's ops, and the words for them.
+_ACTIVATIONS = {
+    "relu": "ReLU",
+    "silu": "SiLU",
+    "sigmoid": "the logistic function",
+    "tanh": "the hyperbolic tangent",
+}
+_ACTIVATIONS |= {"leaky_relu": "leaky ReLU", "elu": "ELU", "softplus": "softplus", "mish": "Mish"}
+_ACTIVATIONS |= {"hardswish": "hard swish", "threshold": "ReLU", "relu6": "ReLU6"}
+
+
 @dataclass(frozen=True)
 class Cause:
     """A sentence; `is_certain` where it was read off the operations of both sides."""
@@ -135,17 +147,46 @@ def _momentum(found: Found, search: State) -> Cause | None:
     return None
 
 
-def _gelu(found: Found, search: State) -> Cause | None:
-    if found.torch is None or found.torch.op.removesuffix("_backward") not in ("gelu", "silu"):
+def _activation(found: Found, search: State) -> Cause | None:
+    """Names the activations of both sides; forms of GELU by their functions."""
+    if found.torch is None:
         return None
-    here = "sigmoid"
-    if found.torch.op.startswith("gelu"):
+    op = found.torch.op.removesuffix("_backward")
+    if op == "gelu":
         here = "erf" if _options(found).get("approximate") == "none" else "tanh"
+    elif op in _ACTIVATIONS:
+        here = _ACTIVATIONS[op]
+    else:
+        return None
     names = {eqn.primitive.name for eqn in _equations(found, search)}
-    for name, there in (("erf", "erf"), ("erfc", "erf"), ("tanh", "tanh"), ("logistic", "sigmoid")):
-        if name in names and there != here:
-            return Cause(f"GELU: {here} here, {there} there", True)
-    return None
+    literals = _literals(found, search)
+    there = ""
+    if names & {"erf", "erfc"}:
+        there = "erf"
+    elif "tanh" in names:
+        is_gelu = "integer_pow" in names or any(abs(x - 0.044715) < 1e-4 for _, x in literals)
+        there = "tanh" if is_gelu else _ACTIVATIONS["tanh"]
+    elif "logistic" in names:
+        is_gelu = any(abs(x - 1.702) < 1e-3 for _, x in literals)
+        there = "sigmoid" if is_gelu else _ACTIVATIONS[_of_logistic(found, search)]
+    elif ("max", 0.0) in literals:
+        there = _ACTIVATIONS["relu"]
+    if not there or here == there:
+        return None
+    if here in _GELU and there in _GELU:
+        return Cause(f"GELU: {here} here, {there} there", True)
+    here, there = (f"GELU ({x})" if x in _GELU else x for x in (here, there))
+    return Cause(f"{here} here, {there} there", True)
+
+
+def _of_logistic(found: Found, search: State) -> str:
+    """Returns the activation of JAX that a logistic function is a part of."""
+    for step in _region(found, search):
+        if step.key[0] == "logistic":
+            (x,), (y,) = step.inputs, step.outputs
+            if any(each.key[0] == "mul" and {x, y} <= {*each.inputs} for each in search.tape.steps):
+                return "silu"
+    return "sigmoid"
 
 
 def _window(found: Found, search: State) -> Cause | None:
@@ -333,7 +374,7 @@ _RULES: list[Callable[[Any, Any], Cause | None]] = [
     _gradient,
     _rounding,
     _momentum,
-    _gelu,
+    _activation,
     _eps,
     _window,
     _axis,
