@@ -94,15 +94,18 @@ struct Runner {
       const Depthwise all = convolution::depthwise_of(call, number);
       const bool has_work = all.problem.row_count > 0 && all.problem.term_count > 0;
       if (has_work && all.a_stride == 1) return run_channelwise(all);
-      const Planes planes = convolution::planes_of(call, number);
       const int64_t most = kernels.channel_block, bytes = convolution::bytes_of_block(call, most);
       if (has_work && call.kind == BRIDGE_CONVOLUTION_WEIGHT && 2 * call.groups > most &&
           bytes <= static_cast<int64_t>(kMostScratch))
         return run_blocks(static_cast<size_t>(bytes));
-      if (has_work && convolution::has_planes(call, planes, products::kProductLeaf))
-        return each_unit(
-            planes.images * planes.channels, kernels.planes_bytes(planes),
-            [&](int64_t unit, void* scratch) { kernels.run_plane(planes, unit, scratch); });
+      // Gradients of weights have no planes, and perhaps no class of places.
+      if (has_work && call.kind != BRIDGE_CONVOLUTION_WEIGHT) {
+        const Planes planes = convolution::planes_of(call, number);
+        if (convolution::has_planes(call, planes, products::kProductLeaf))
+          return each_unit(
+              planes.images * planes.channels, kernels.planes_bytes(planes),
+              [&](int64_t unit, void* scratch) { kernels.run_plane(planes, unit, scratch); });
+      }
     }
     const Problem given = convolution::problem_of(call, number, 0);
     bridge_product product;

@@ -130,7 +130,7 @@ inline Planes planes_of(const bridge_convolution& call, int64_t number) {
 
 // True for a call of planes with few terms, whose box stays in a cache.
 inline bool has_planes(const bridge_convolution& call, const Planes& planes, int64_t most_terms) {
-  if (call.kind == BRIDGE_CONVOLUTION_WEIGHT || call.images == 0 || call.groups == 0) return false;
+  if (call.images == 0 || call.groups == 0) return false;
   constexpr int64_t kMostBox = 1 << 17;
   int64_t elements = 1;
   for (int d = 0; d < kSpace; ++d) {

@@ -213,3 +213,20 @@ def test_images_that_are_copied_in_parts(rng: np.random.Generator) -> None:
                 same(bt.conv2d(given, w, bias, padding=1), apart)
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("channels", [2, 40])
+def test_a_depthwise_image_without_places(channels: int, rng: np.random.Generator) -> None:
+    """All places of the padding are outside of x, so the gradient of the weight is 0."""
+    case = Case((2, channels, 0, 3), (channels, 1, 1, 2), padding=(1, 0), groups=channels)
+    x, w, _, g = (to_torch(each, "float32") for each in drawn(rng, case))
+    leaves = [t.requires_grad_() for t in (x, w)]
+    y = in_torch(case, *leaves, None)
+    dx, dw = torch.autograd.grad(y, leaves, g)
+    assert y.shape == (2, channels, 2, 2)
+    assert dx.shape == x.shape
+    assert not y.any()
+    assert not dw.any()
+    made, pull = jax.vjp(lambda x, w: in_jax(case, x, w), as_jax(x), as_jax(w))
+    for one, two in zip((y, dx, dw), (made, *pull(as_jax(g))), strict=True):
+        same(one, two)
