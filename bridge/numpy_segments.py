@@ -58,6 +58,9 @@ class _Moves:
     def spread(self, x: Any, shape: Sequence[int]) -> Any:
         return np.broadcast_to(x, tuple(shape))
 
+    def columns(self, table: Any, count: int) -> Any:
+        return np.broadcast_to(table, (*table.shape[:-1], count))
+
     def rows_of_table(self, table: Any, positions: Any) -> Any:
         return _taken(table.T, positions, np.nan).T
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from bridge.lang import roles
 from bridge.lang.segments import of_rows, place_of_segments, with_longest
-from bridge.lang.tracing import Declaration
+from bridge.lang.tracing import Declaration, declared
 from bridge.ops.definition import Spec
 from bridge.ops.form import dtypes_of_role
 from bridge.ops.segments import (
@@ -44,6 +44,12 @@ class Moves(Protocol):
     def spread(self, x: Any, shape: Sequence[int]) -> Any:
         """Broadcasts an array."""
 
+    def columns(self, table: Any, count: Any) -> Any:
+        """Returns `[..., count]`, the numbers of a table `[]` or `[..., 1]` in all columns.
+
+        The gradient is that of a `Table`.
+        """
+
     def rows_of_table(self, table: Any, positions: Any) -> Any:
         """Returns the rows `[k, d]` of a table at `positions` `[k]`, NaN at -1."""
 
@@ -53,6 +59,15 @@ class OpOfRows:
     """The op that computes the rows, for the entries of a framework."""
 
     declaration: Declaration
+
+
+def _columns(like: roles.Full, table: roles.Table) -> Any:
+    return table
+
+
+# Writes a table `[..., 1]` into all columns of `like`. The gradient adds up the columns of tokens,
+# in the order of tokens: rows of segments have hidden columns, and other rows in each framework.
+COLUMNS = OpOfRows(declared(_columns))
 
 
 @dataclass(frozen=True)
@@ -206,7 +221,13 @@ class Segmented:
     def _of_segments(
         self, moves: Moves, entry: Any, operands: Sequence[Any], values: Any, plan: Plan
     ) -> Any:
-        *other, _ = operands[0].shape
+        *other, total = operands[0].shape
+        operands = [
+            moves.columns(operand, total)
+            if parameter.role is roles.Table and operand is not None and _is_constant(operand)
+            else operand
+            for parameter, operand in zip(self.public.parameters, operands, strict=True)
+        ]
         columns = [
             self._pieces(moves, parameter.role, operand, plan, other)
             for parameter, operand in zip(self.public.parameters, operands, strict=True)
@@ -224,10 +245,9 @@ class Segmented:
 
     def _pieces(self, moves: Moves, role: Any, operand: Any, plan: Plan, other: Any) -> Any:
         """Returns the part of an operand in each array of rows."""
-        is_wide = role in (roles.Table, roles.Mask)
         if operand is None or role is roles.Integer:
             return [operand for _ in plan.sizes]
-        if is_wide and (not operand.shape or operand.shape[-1] == 1):  # the same for all tokens
+        if role is roles.Mask and _is_constant(operand):
             part = operand.reshape(*operand.shape, 1) if operand.shape else operand
             return [part for _ in plan.sizes]
         if role is roles.Segments:
@@ -254,6 +274,11 @@ class Segmented:
         whole = flat[0] if len(flat) == 1 else moves.joined(flat)
         to, back = (plan.places, plan.tokens) if is_full else (plan.rows, plan.segments)
         return moves.moved(whole, to, back, True)
+
+
+def _is_constant(operand: Any) -> bool:
+    """True for a table or mask with the same numbers for all tokens."""
+    return not operand.shape or operand.shape[-1] == 1
 
 
 def _flat(part: Any, ndim: int) -> Any:

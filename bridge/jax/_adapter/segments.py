@@ -26,7 +26,7 @@ from bridge.lang import roles
 from bridge.ops.definition import Spec
 from bridge.ops.form import INTEGERS, dtypes_of_role
 from bridge.ops.scalars import told_apart
-from bridge.ops.segmented import Segmented
+from bridge.ops.segmented import COLUMNS, Segmented
 from bridge.ops.segments import (
     Sizes,
     plan_of,
@@ -82,8 +82,15 @@ class _Moves:
     def spread(self, x: jax.Array, shape: Sequence[int]) -> jax.Array:
         return jnp.broadcast_to(x, tuple(shape))
 
+    def columns(self, table: jax.Array, count: int) -> jax.Array:
+        like = jnp.broadcast_to(jax.lax.stop_gradient(table), (*table.shape[:-1], count))
+        return _columns.run((like, table), None)  # type: ignore[no-any-return]
+
     def rows_of_table(self, table: jax.Array, positions: jax.Array) -> jax.Array:
         return rows_of(table[None], positions[None])[0]
+
+
+_columns = DeclaredFunction(COLUMNS, "columns")
 
 
 class SegmentedFunction:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridge.ops.segmented import Segmented
+from bridge.ops.segmented import COLUMNS, Segmented
 from bridge.ops.segments import (
     Plan,
     plan_of,
@@ -78,8 +78,15 @@ class _Moves:
     def spread(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         return x.expand(*shape)
 
+    def columns(self, table: Tensor, count: Any) -> Tensor:
+        like = table.detach().expand(*table.shape[:-1], count)
+        return _columns.run((like, table))  # type: ignore[no-any-return]
+
     def rows_of_table(self, table: Tensor, positions: Tensor) -> Tensor:
         return rows_of(table[None], positions[None])[0]
+
+
+_columns = DeclaredFunction(COLUMNS, "columns")
 
 
 class SegmentedFunction:
