@@ -133,7 +133,7 @@ PROGRAM = [
     ("result too short", None, [((4, 2), "float32")], {}, "result 0 has shape [4, 2]"),
     ("result of other rank", None, [((12,), "float32")], {}, "result 0 has shape [12]"),
     ("bool result", None, [((4, 3), "bool")], {}, "the dtype of a result (0)"),
-    ("fp8 result", None, [((4, 3), "float8_e4m3fn")], {}, "the dtype of a result (0)"),
+    ("fp8 result", None, [((4, 3), "float8_e4m3b11fnuz")], {}, "the dtype of a result (0)"),
     ("a result more", None, [X, BIAS], {"outputs": 3}, "4 operands and 2 results, expected"),
     ("index_cols < 0", None, None, own("program", 1, -1), "index_cols is -1"),
     ("index_cols infinite", None, None, own("program", 1, INFINITY), "index_cols is inf"),
