@@ -109,7 +109,7 @@ class Tree:
         self.folder, self.build = folder, build
         shutil.rmtree(folder, ignore_errors=True)
         unwanted = shutil.ignore_patterns("*.so", "*.new", "__pycache__")
-        for part in ("cmake", "cpp", "bridge", "tests", "docs"):
+        for part in ("cmake", "cpp", "bridge", "tests", "docs", "examples"):
             shutil.copytree(ROOT / part, folder / part, ignore=unwanted)
         for file in ("CMakeLists.txt", "pyproject.toml"):
             shutil.copyfile(ROOT / file, folder / file)
