@@ -7,11 +7,9 @@
 #include <stddef.h>
 
 #include "cuda/driver.h"
+#include "cuda/shared_memory.h"
 
 namespace bridge::simt {
-
-// A block has this much shared memory without a request, on every GPU.
-constexpr size_t kDefaultSharedBytes = size_t{48} << 10;
 
 template <class Kernel>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
@@ -159,11 +157,14 @@ const char* launch(Grid grid, size_t dynamic_shared_bytes, void* stream,
     return error ? error : launch_found(kernel, grid, dynamic_shared_bytes, stream, &params);
   }
   const void* const function = reinterpret_cast<const void*>(&entry<Kernel>);
-  if (dynamic_shared_bytes > kDefaultSharedBytes) {
+  if (dynamic_shared_bytes > cuda::kSharedBytes) {
     const cudaError_t error =
         cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(dynamic_shared_bytes));
-    if (error != cudaSuccess) return message_of(error);
+    if (error != cudaSuccess) {
+      cudaGetLastError();
+      return "the GPU gives a block less shared memory than the kernel needs";
+    }
   }
   void* arguments[] = {const_cast<typename Kernel::Params*>(&params)};
   const dim3 blocks(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),

@@ -2,15 +2,15 @@
 
 #include <string.h>
 
+#include <initializer_list>
+
+#include "cuda/shared_memory.h"
 #include "drivers/rows/row_sum_tree.h"
 
 namespace bridge::interpreter {
 namespace {
 
 constexpr int kWarp = 32;
-// Every GPU gives a block the first by default, and the second on request. More bytes leave room
-// for fewer blocks, so only programs with more registers ask for them.
-constexpr size_t kSharedBytes[] = {size_t{48} << 10, size_t{96} << 10};
 // A row of at most this many columns has a warp, a longer one a block.
 constexpr int64_t kWarpCols = 512;
 
@@ -21,7 +21,8 @@ class Packer {
 
   bool run() {
     describe_space();
-    for (const size_t most : kSharedBytes) {
+    // More bytes leave room for fewer blocks, so only programs with more registers ask for them.
+    for (const size_t most : {cuda::kSharedBytes, cuda::kMostSharedBytes}) {
       for (program_.threads = kProgramThreads; program_.threads >= kWarp; program_.threads /= 2) {
         if (program_.threads < view_.block) break;
         cut_row();

@@ -184,8 +184,8 @@ std::string compare(const View& view, const std::vector<int32_t>& words, const i
   // Rows shorter than a step; several rows in a piece and rows of several pieces; column sums of
   // several chunks; rows read in vectors by a GPU, for each of its kernels, in several batches
   // because a single batch may go to the column kernel; rows of no column, the only short ones of a
-  // program with large blocks; and many rows with a part of a step at the
-  // end, where labels lie and no special value hides an error.
+  // program with large blocks; and many rows with a part of a step at the end, where labels lie and
+  // no special value hides an error.
   static const Shape shapes[] = {
       {1, 1, 1, false, true},      {2, 5, 7, false, true},     {1, 37, 40, true, true},
       {1, 3, 0, false, true},      {1, 300, 33, false, false}, {2, 3, 100, false, true},

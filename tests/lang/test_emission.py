@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import bridge
 from bridge import lang as bl
 from bridge.catalogue import ahead_of_time
 from bridge.generated.requests import Request
+from bridge.lang.emission import cuda
 from bridge.lang.emission.cpu import source_of
 from bridge.lang.emission.cuda import cuda_source_of
 from bridge.ops.traced import traced
@@ -95,3 +97,9 @@ def test_what_memory_has_rounded_is_not_rounded_again(dtype: str, is_so: bool) -
     assert (f"const Real {stored[1]} = compute<kAdd>" in text) == is_so
     for source in (text, source_of(*arguments)):
         assert ("compute<kRoundBfloat16>(v0," not in source) == is_so
+
+
+def test_the_longest_short_row_is_that_of_the_cuda_kernels() -> None:
+    text = (Path(__file__).parents[2] / "cpp/generated/cuda/call.h").read_text()
+    found = dict(re.findall(r"constexpr int (kShort\w+) = (\d+);", text))
+    assert int(found["kShortGroup"]) * int(found["kShortVectors"]) == cuda._SHORT_VECTORS

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/last_error.h"
+#include "cuda/shared_memory.h"
 #include "cuda/simt.h"
 #include "generated/cuda/verification.h"
 #include "program/interpreter.h"
@@ -20,8 +21,8 @@ namespace bridge::interpreter {
 namespace {
 
 constexpr const char* kName = "program";
-constexpr size_t kSharedBytes = size_t{48} << 10;  // every GPU gives a block this much by default
-constexpr size_t kMostSharedBytes = size_t{96} << 10;  // the smallest GPU gives it on request
+using cuda::kMostSharedBytes;
+using cuda::kSharedBytes;
 
 struct Entry {
   int device;
