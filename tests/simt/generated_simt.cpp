@@ -250,7 +250,13 @@ void run_refusals(const Compiled& compiled) {
   std::vector<EmulatedKernel> idle = compiled.image;
   for (EmulatedKernel& each : idle) each.body = [](const void*) {};
   kernels.image = idle.data();
-  refused(kernels, BRIDGE_INTERNAL, "other bits than the interpreter on 1 x 1 x 1");
+  View view;
+  const char* why = nullptr;
+  if (!read(compiled.words.data(), static_cast<int64_t>(compiled.words.size()), &view, &why))
+    return check(false, why);
+  const int32_t cols = view.block > 0 ? view.block : 1;  // a row has whole blocks
+  refused(kernels, BRIDGE_INTERNAL,
+          ("other bits than the interpreter on 1 x 1 x " + std::to_string(cols)).c_str());
   // Each kernel is compared, even the kernels for more or longer rows than the verification has.
   for (size_t i = 0; i < idle.size(); ++i) {
     if (compiled.image[i].name == nullptr) continue;
