@@ -42,6 +42,7 @@ class Attention:
     """
 
     name, options, floating, hints = NAME, Options, 4, 0
+    unread: tuple[int, ...] = ()
     operands: ClassVar = {"q": False, "k": False, "v": False, "sinks": True, "mask": True}
 
     def __init__(self, functions: Functions) -> None:

@@ -68,6 +68,7 @@ class LinearRows:
     """
 
     hints = 0
+    unread: tuple[int, ...] = ()
 
     def __init__(self, functions: Functions, of: RowsOp, name: str = "") -> None:
         self._functions, self._of = functions, of

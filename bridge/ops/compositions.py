@@ -1,7 +1,7 @@
 """Compositions: public functions made of several ops, with a backward pass that recomputes.
 
 A composition is written once, over the functions of `Functions`. Its adapter makes it one op with a
-derivative: it stores the operands and nothing else.
+derivative: it stores the operands that the derivative reads, and nothing else.
 """
 
 from __future__ import annotations
@@ -151,11 +151,13 @@ class Rules(Protocol):
       floating: the number of operands with a gradient, which come first.
       hints: the number of last operands that are functions of the others, which the composition
         computes itself if they are absent. Derivatives in forward mode leave them out.
+      unread: the places of operands of which `gradients` reads shape and dtype alone.
     """
 
     name: str
     floating: int
     hints: int
+    unread: tuple[int, ...]
 
     @property
     def options(self) -> type: ...

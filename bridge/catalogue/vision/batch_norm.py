@@ -141,6 +141,7 @@ class Statistics:
     name, options, floating = "batch_norm_statistics", Options, 1
     hints = 0
     operands: ClassVar = {"x": False}
+    unread: tuple[int, ...] = ()
 
     def __init__(self, functions: Functions, exchange: Exchange | None = None) -> None:
         self._functions, self._exchange = functions, exchange
@@ -189,6 +190,7 @@ class BatchNorm:
 
     name, options, floating, hints = NAME, Options, 3, 1
     operands: ClassVar = {"x": False, "weight": True, "bias": True, "statistics": True}
+    unread: tuple[int, ...] = (2,)
 
     def __init__(
         self,
@@ -254,6 +256,7 @@ class Evaluation:
         "weight": True,
         "bias": True,
     }
+    unread: tuple[int, ...] = (4,)
 
     def __init__(self, functions: Functions) -> None:
         self._functions = functions

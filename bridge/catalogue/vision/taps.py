@@ -60,6 +60,7 @@ class _Rules:
     """A composition whose first operand alone has a gradient."""
 
     options, floating, hints = Options, 1, 0
+    unread: tuple[int, ...] = (0,)  # the maps are linear
     # Runs the composition of the gradient.
     transposed: Callable[[Sequence[Any], Options], Any]
 

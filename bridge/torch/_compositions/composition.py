@@ -1,4 +1,4 @@
-"""A composition as an op of torch's dispatcher, which stores its operands for the backward pass.
+"""A composition as an op of torch's dispatcher, which saves the operands that its gradient reads.
 
 The op serves every call that a tracer, a mode or a transform sees: torch.compile and torch.export
 see one op, not one graph over all chunks. Other calls on the CPU run directly. In forward mode, and
@@ -37,6 +37,7 @@ class Composition:
 
     def __init__(self, rules: Rules) -> None:
         self.rules, self.count = rules, len(rules.operands)
+        self._read = tuple([i for i in range(self.count) if i not in rules.unread])
         name = rules.name
         operands = ", ".join(
             f"Tensor{'?' if may_be_absent else ''} {operand}"
@@ -91,17 +92,18 @@ class Composition:
 
     def recording(self, recorder: Any, options: Any) -> Any:
         """Returns the function in C++ that computes a call and has autograd record it."""
-        count, floating = self.count, self.rules.floating
+        floating, nothing = self.rules.floating, [None] * self.count
         numbers = [getattr(options, name) for name in self._names]
 
         def run(operands: Sequence[Any]) -> tuple[Tensor]:
             return (_whole(self.rules.forward(operands, options)),)
 
-        def pull(kept: Any, cotangents: Any, wanted: Any, _: Any) -> Any:
+        def pull(kept: Any, cotangents: Any, wanted: Any, likes: Any) -> Any:
             g = cotangents[0]
             if g is None:
-                return (None,) * count
+                return tuple(nothing)
             g, wanted = dense(g), wanted[:floating]
+            kept = self.in_places(kept, likes)
             given = (g, *kept)
             if is_ordinary(given) and not is_in_graph(given):
                 with torch.no_grad():
@@ -111,13 +113,35 @@ class Composition:
                 made = self.backward_op(g, *kept, *numbers, wanted)
                 made = made if floating > 1 else (made,)
                 found = [d if own else None for d, own in zip(made, wanted, strict=True)]
-            return (*found, *([None] * (count - floating)))
+            return (*found, *nothing[floating:])
 
         def only_step(*_: Any) -> None:
             return None
 
-        name, places = f"bridge::{self.rules.name}Backward", tuple(range(count))
-        return recorder(name, places, (0,), None, run, None, only_step, pull)
+        name = f"bridge::{self.rules.name}Backward"
+        likes = self.likes if self.rules.unread else None
+        return recorder(name, self._read, (0,), None, run, likes, only_step, pull)
+
+    def read(self, operands: Sequence[Any]) -> list[Any]:
+        """Returns the operands that the gradient reads."""
+        return [operands[place] for place in self._read]
+
+    def likes(self, operands: Sequence[Any]) -> list[Any]:
+        """Returns shape, dtype and device of the other operands.
+
+        They are not saved, so that the caller may write into them before the backward pass.
+        """
+        others = [operands[place] for place in self.rules.unread]
+        return [None if x is None else (x.shape, x.dtype, x.device) for x in others]
+
+    def in_places(self, read: Sequence[Any], likes: Any) -> list[Any]:
+        """Returns all operands of the gradient, from `read` and `likes`."""
+        operands: list[Any] = [None] * self.count
+        for place, each in zip(self._read, read, strict=True):
+            operands[place] = each
+        for place, each in zip(self.rules.unread, likes or (), strict=True):
+            operands[place] = None if each is None else _without_memory(*each)
+        return operands
 
     def _forward(self, *given: Any) -> Tensor:
         operands, options = self._split(given)
@@ -189,6 +213,11 @@ def _whole(x: Tensor) -> Tensor:
     return x.contiguous().data
 
 
+def _without_memory(shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns a tensor whose elements are one number in memory."""
+    return torch.empty((), dtype=dtype, device=device).expand(shape)
+
+
 @functools.lru_cache(maxsize=256)
 def _recording(composition: Composition, recorder: Any, options: Any) -> Any:
     return composition.recording(recorder, options)
@@ -221,7 +250,8 @@ class _Recorded(SingleLevelFunction):
         count = composition.count
         ctx.composition, ctx.numbers = composition, given[count:]
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*given[:count])
+        ctx.likes = composition.likes(given)
+        ctx.save_for_backward(*composition.read(given))
         return below(*given)  # type: ignore[no-any-return]
 
     @staticmethod
@@ -232,7 +262,8 @@ class _Recorded(SingleLevelFunction):
             return tuple(nothing)
         floating = composition.rules.floating
         wanted = ctx.needs_input_grad[2 : 2 + floating]
-        found = composition.backward_op(dense(g), *ctx.saved_tensors, *numbers, wanted)
+        operands = composition.in_places(ctx.saved_tensors, ctx.likes)
+        found = composition.backward_op(dense(g), *operands, *numbers, wanted)
         found = found if floating > 1 else (found,)
         for place, is_wanted in enumerate(wanted):
             if is_wanted:
