@@ -31,6 +31,7 @@ SOURCES = [
     "interpreter/interpreter.cu",
     "drivers/columns/column_sums.cu",
     "convolution/convolution.cu",
+    "convolution/tensor_convolution.cu",
     "embedding/embedding.cu",
     "selection/selection.cu",
     "hand_written/softmax.cu",
@@ -71,14 +72,30 @@ SHARES = {("90", "product float32, tiles of 128 x 128, vectors"): 0.85} | {
     for a in ("terms", "lanes")
     for b in ("terms", "lanes")
 }
+# A convolution finds the place of each of its runs, as many instructions again.
+SHARES |= {
+    ("90", f"tensor convolution {dtype}, tiles of 128 x 128, adjacent {a} and {b}"): share
+    for dtype in ("float16", "bfloat16")
+    for a, b, share in (
+        ("terms", "terms", 0.125),
+        ("terms", "lanes", 0.11),
+        ("lanes", "lanes", 0.095),
+    )
+}
 
 # Bytes stored and loaded again, for kernels that may spill. The softmax: 1024 threads have 64
 # registers each, and for sm_100 the compiler spills one value before the loops. The product:
 # outside of the innermost loop, 20 values for 1,024 multiply-adds; with fewer terms there none is
-# spilled, but its share of multiply-adds falls from 93 % to 90 %.
-SPILL_LIMITS = {("100", "softmax float32 to 32768 columns any alignment"): 8} | {
-    (arch, "product float32, tiles of 128 x 128, vectors"): 320 for arch in ("80", "100")
-}
+# spilled, but its share of multiply-adds falls from 93 % to 90 %. The convolution: for arrays whose
+# offsets need 64 bits, two values before its loops.
+SPILL_LIMITS = (
+    {("100", "softmax float32 to 32768 columns any alignment"): 8}
+    | {(arch, "product float32, tiles of 128 x 128, vectors"): 320 for arch in ("80", "100")}
+    | {
+        ("90", f"tensor convolution {dtype}, tiles of 32 x 32, any layout and size"): 16
+        for dtype in ("float16", "bfloat16")
+    }
+)
 
 # The mangled form of a template argument, the dtype's name, its bytes.
 DTYPES = {
@@ -170,16 +187,19 @@ def readable(symbol: str) -> tuple[str, int | None]:
         kind = "vectors" if tile[4] == "1" else "any layout"
         return f"product {DTYPES[tile[1]][0]}, tiles of {rows} x {cols}, {kind}", None
     tile = re.search(
-        r"TensorKernelI" + dtype_of + r"L\w*?RunsE(\d)EL\w*?(\d)ELi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E",
+        r"Tensor(Convolution)?KernelI([il])?"
+        + dtype_of
+        + r"L\w*?RunsE(\d)EL\w*?(\d)ELi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E",
         symbol,
     )
     if tile:
+        of = "convolution" if tile[1] else "product"
         kinds = ("terms", "lanes")
-        runs = "any layout"
-        if tile[3] != "2":
-            runs = f"adjacent {kinds[int(tile[3])]} and {kinds[int(tile[4])]}"
-        rows, cols = int(tile[5]) * int(tile[7]), int(tile[6]) * int(tile[8])
-        return f"tensor product {tile[2]}, tiles of {rows} x {cols}, {runs}", None
+        runs = "any layout" if tile[2] != "l" else "any layout and size"
+        if tile[5] != "2":
+            runs = f"adjacent {kinds[int(tile[5])]} and {kinds[int(tile[6])]}"
+        rows, cols = int(tile[7]) * int(tile[9]), int(tile[8]) * int(tile[10])
+        return f"tensor {of} {tile[4]}, tiles of {rows} x {cols}, {runs}", None
     program = re.search(r"ProgramKernelI([df])Li(\d+)E", symbol)
     if program:
         dtype = DTYPES[program[1]][0]
@@ -277,7 +297,7 @@ def inspect(
                 report.loop_instructions = len(way)
                 stores = sum("STG.E.128" in line for line in way)
                 report.loop_elements = stores * (16 // size)
-        if nvdisasm and name.startswith(("product", "tensor product")):
+        if nvdisasm and name.startswith(("product", "tensor")):
             report.fma_share = multiply_add_share(instructions, labels)
             report.least_share = SHARES.get((arch, name))
         if nvdisasm:

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bridge.catalogue.products import check_word
+from bridge.catalogue.products import Places, check_bits
 from bridge.lang.dtypes import FLOATING, promote
 from bridge.ops.arrays import Arrays
 from bridge.ops.convolution import ConvolutionParams, Shape
 
 
-class Primitives(Protocol):
+class Primitives(Places, Protocol):
     """A framework's convolution and changes of shape."""
 
     def convolution(self, a: Any, b: Any, bias: Any, params: ConvolutionParams) -> Any:
@@ -69,20 +69,6 @@ def check_groups(function: str, name: str, groups: Any) -> None:
         raise TypeError(f"{function}: {name} is {groups!r}, expected a positive integer")
     if groups < 1:
         raise ValueError(f"{function}: {name} is {groups!r}, expected a positive integer")
-
-
-def check_bits(function: str, bits: Any) -> None:
-    """Checks the word for the bits of a convolution, which has no sums of tensor cores.
-
-    Raises:
-      ValueError: another word than "portable".
-    """
-    check_word(function, bits)
-    if bits == "device":
-        raise ValueError(
-            f"{function}: bits is 'device', expected 'portable' or None: convolutions use no "
-            "tensor cores"
-        )
 
 
 class Convolutions:
@@ -202,8 +188,10 @@ class Convolutions:
                 f"[channels, {space}]"
             )
         check_groups(function, "groups", groups)
-        check_bits(function, bits)
-        return x, weight, bias, promote(*dtypes.values())
+        result = promote(*dtypes.values())
+        pair = {name: (given[name], dtypes[name]) for name in ("input", "weight")}
+        check_bits(function, self.primitives, bits, result, **pair)
+        return x, weight, bias, result
 
     def _check_channels(
         self, function: str, weight: Any, bias: Any, channels: int, groups: int

@@ -14,7 +14,14 @@ from bridge.ops.product import NO_TENSOR_CORES, ProductParams, Shape, fits_tenso
 _CHECKS = {"bits": optional(word(("portable", "device")))}
 
 
-class Primitives(Protocol):
+class Places(Protocol):
+    """A framework's answers about the memory of arrays."""
+
+    def is_on_cpu(self, x: Any) -> bool:
+        """Returns True if x is known to be in the memory of a CPU."""
+
+
+class Primitives(Places, Protocol):
     """A framework's product and changes of shape."""
 
     def product(self, a: Any, b: Any, bias: Any, params: ProductParams) -> Any:
@@ -25,9 +32,6 @@ class Primitives(Protocol):
 
     def joins_rows(self, x: Any) -> bool:
         """Returns True if all dimensions but the last can become one without a copy."""
-
-    def is_on_cpu(self, x: Any) -> bool:
-        """Returns True if x is known to be in the memory of a CPU."""
 
 
 def _words(x: Any) -> str:
@@ -54,7 +58,7 @@ def check_word(function: str, bits: Any) -> None:
 
 
 def check_bits(
-    function: str, primitives: Primitives, bits: Any, result: str, **dtypes: tuple[Any, str]
+    function: str, places: Places, bits: Any, result: str, **dtypes: tuple[Any, str]
 ) -> None:
     """Checks the word for the bits of a product of two arrays, given by name with their dtypes.
 
@@ -74,7 +78,7 @@ def check_bits(
             f"{result}, expected two of float16 or two of bfloat16 and a result of 16 or 32 bits, "
             "or bits 'portable' or None"
         )
-    if primitives.is_on_cpu(x):
+    if places.is_on_cpu(x):
         raise ValueError(f"{function}: {NO_TENSOR_CORES}")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from bridge.ops.product import ArrayFunctions, ProductParams
+from bridge.ops.product import ArrayFunctions, ProductParams, takes_tensor_cores
 from bridge.ops.product import workspace_bytes as workspace_of_product
 from bridge.ops.sums import sum_of_rows
 
@@ -39,7 +39,7 @@ class ConvolutionParams:
       stride, padding, dilation: one number for each dimension of space. The position t of the
         kernel reads x for place p of y at p·stride − padding + t·dilation. Outside of x are zeros.
       groups: the number of groups of channels.
-      bits: "portable" or None, for leaves that are chains of fused multiply-adds on every device.
+      bits: as of a product (`ProductParams`), with two of x, w and y as its operands.
       orders: the dimensions of x, w and y as they are stored: dimension i above is dimension
         order[i] of the array. None if they are stored in this order.
     """
@@ -114,6 +114,15 @@ def result_shape(a: Shape, b: Shape, bias: Shape | None, params: ConvolutionPara
             f"convolution: operands of shapes {given} do not fit each other in {groups} groups"
         )
     return stored((*channels, *params.sizes), params.order(RESULT[params.kind]))
+
+
+def has_tensor_cores(params: ConvolutionParams, dtypes: Sequence[str], is_on_cuda: bool) -> bool:
+    """Returns True if tensor cores compute a convolution of two arrays and perhaps a bias.
+
+    Raises:
+      ValueError: the bits are those of tensor cores, on a CPU.
+    """
+    return takes_tensor_cores("convolution", params.bits, (*dtypes, params.dtype), is_on_cuda)
 
 
 def workspace_bytes(a: Shape, b: Shape, params: ConvolutionParams) -> int:

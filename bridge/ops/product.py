@@ -98,21 +98,35 @@ def fits_tensor_cores(a: str, b: str, *others: str) -> bool:
     return a == b and a in ("float16", "bfloat16") and "float64" not in others
 
 
-def has_tensor_cores(params: ProductParams, dtypes: Sequence[str], is_on_cuda: bool) -> bool:
-    """Returns True if tensor cores compute a product of a, b and perhaps a bias.
+def takes_tensor_cores(
+    function: str, bits: str | None, dtypes: Sequence[str], is_on_cuda: bool
+) -> bool:
+    """Returns True if tensor cores compute the products of a call.
 
-    A product that they do not take has portable bits on every device: for instance one with a
+    Products that they do not take have portable bits on every device: for instance those with a
     cotangent in float32, of a bias in float32.
+
+    Args:
+      dtypes: of a and b, and of a bias and the result.
 
     Raises:
       ValueError: the bits are those of tensor cores, on a CPU.
     """
-    fits = fits_tensor_cores(*dtypes, params.dtype) and not params.skips_zeros
-    if params.bits == "portable" or not fits:
+    if bits == "portable" or not fits_tensor_cores(*dtypes):
         return False
-    if params.bits == "device" and not is_on_cuda:
-        raise ValueError(f"matmul: {NO_TENSOR_CORES}")
+    if bits == "device" and not is_on_cuda:
+        raise ValueError(f"{function}: {NO_TENSOR_CORES}")
     return is_on_cuda
+
+
+def has_tensor_cores(params: ProductParams, dtypes: Sequence[str], is_on_cuda: bool) -> bool:
+    """Returns True if tensor cores compute a product of a, b and perhaps a bias.
+
+    Raises:
+      ValueError: the bits are those of tensor cores, on a CPU.
+    """
+    given = (*dtypes, params.dtype)
+    return not params.skips_zeros and takes_tensor_cores("matmul", params.bits, given, is_on_cuda)
 
 
 # The kernels of CUDA (cpp/products/*.cu) have so many blocks, and bytes for a tile's sums.

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "convolution/convolution_cuda.h"
+#include "convolution/launch.cuh"
 #include "convolution/problem.h"
-#include "convolution/tile.cuh"
 #include "cuda/last_error.h"
 
 namespace bridge::convolution {
@@ -14,40 +14,8 @@ constexpr const char* kName = "convolution";
 constexpr int64_t kMostBlocks = 2 * simt::kMultiprocessors;
 
 // Tiles of 64 x 64 elements.
-using FloatKernel = ConvolutionKernel<float, 4, 4>;
-using DoubleKernel = ConvolutionKernel<double, 4, 4>;
-constexpr int64_t kTile = FloatKernel::kTileRows;
-static_assert(FloatKernel::kTileCols == kTile && DoubleKernel::kTileRows == kTile);
-
-int64_t tiles_of(const Problem& problem, int64_t groups) {
-  return groups * ((problem.row_count + kTile - 1) / kTile) *
-         ((problem.col_count + kTile - 1) / kTile);
-}
-
-size_t bytes_of_block(const Problem& problem) {
-  const int64_t element = problem.is_double ? sizeof(double) : sizeof(float);
-  return static_cast<size_t>(products::waiting_levels(problem.term_count) * kTile * kTile *
-                             element);
-}
-
-const char* cannot_run(const bridge_convolution& call) {
-  if (const char* wrong = wrong_with(call)) return wrong;
-  return call.tensor_cores != 0 ? "tensor cores, which convolutions do not use" : nullptr;
-}
-
-// Returns the largest workspace that a class needs: of one block, or of as many as have tiles.
-size_t most_bytes(const bridge_convolution* call, bool is_least) {
-  if (call == nullptr || cannot_run(*call) != nullptr) return 0;
-  size_t most = 0;
-  const int64_t classes = classes_of(*call);
-  for (int64_t number = 0; number < classes; ++number) {
-    const Problem problem = problem_of(*call, number, 0);
-    const int64_t tiles = std::min(tiles_of(problem, call->groups), kMostBlocks);
-    const auto blocks = static_cast<size_t>(is_least ? std::min<int64_t>(tiles, 1) : tiles);
-    most = std::max(most, blocks * bytes_of_block(problem));
-  }
-  return most;
-}
+constexpr Kernel kFloat = products::kernel_of<ConvolutionKernel<float, 4, 4>>();
+constexpr Kernel kDouble = products::kernel_of<ConvolutionKernel<double, 4, 4>>();
 
 GroupSteps steps_of(const bridge_convolution& call) {
   const int64_t x = call.in_channels / call.groups * call.x.channel_stride;
@@ -60,33 +28,64 @@ GroupSteps steps_of(const bridge_convolution& call) {
   return is_forward ? GroupSteps{x, w, y, bias} : GroupSteps{y, w, x, bias};
 }
 
-bridge_status enqueue(const bridge_convolution& call, int64_t number, void* workspace,
-                      size_t workspace_bytes, void* stream) {
-  ConvolutionParams params{};
+// The launch of a class of places, without its workspace.
+struct Launch {
+  ConvolutionParams params;
+  const Kernel* kernel;
+  size_t block_bytes;  // of the workspace
+};
+
+Launch launch_of(const bridge_convolution& call, int64_t number) {
+  Launch all{};
+  ConvolutionParams& params = all.params;
   params.problem = problem_of(call, number, 0);
   params.steps = steps_of(call);
-  params.tile.row_tiles = (params.problem.row_count + kTile - 1) / kTile;
-  params.tile.col_tiles = (params.problem.col_count + kTile - 1) / kTile;
-  params.tile.tiles = tiles_of(params.problem, call.groups);
+  all.kernel = call.tensor_cores != 0     ? &tensor_kernel_for(params, call.groups)
+               : params.problem.is_double ? &kDouble
+                                          : &kFloat;
+  const Kernel& kernel = *all.kernel;
+  params.tile.row_tiles = (params.problem.row_count + kernel.rows - 1) / kernel.rows;
+  params.tile.col_tiles = (params.problem.col_count + kernel.cols - 1) / kernel.cols;
+  params.tile.tiles = tiles_of(params, kernel, call.groups);
   params.tile.levels = products::waiting_levels(params.problem.term_count);
-  params.tile.waiting = workspace;
-  if (params.tile.tiles == 0) return BRIDGE_OK;
-  const size_t block = bytes_of_block(params.problem);
+  all.block_bytes = static_cast<size_t>(params.tile.levels * kernel.bytes);
+  return all;
+}
+
+// Returns the largest workspace that a class needs: of one block, or of as many as have tiles.
+size_t most_bytes(const bridge_convolution* call, bool is_least) {
+  if (call == nullptr || wrong_with(*call) != nullptr) return 0;
+  size_t most = 0;
+  const int64_t classes = classes_of(*call);
+  for (int64_t number = 0; number < classes; ++number) {
+    const Launch launch = launch_of(*call, number);
+    const int64_t tiles = std::min(launch.params.tile.tiles, kMostBlocks);
+    const auto blocks = static_cast<size_t>(is_least ? std::min<int64_t>(tiles, 1) : tiles);
+    most = std::max(most, blocks * launch.block_bytes);
+  }
+  return most;
+}
+
+bridge_status enqueue(const bridge_convolution& call, int64_t number, void* workspace,
+                      size_t workspace_bytes, void* stream) {
+  Launch launch = launch_of(call, number);
+  launch.params.tile.waiting = workspace;
+  if (launch.params.tile.tiles == 0) return BRIDGE_OK;
+  const size_t block = launch.block_bytes;
   if (!cuda::is_enough(kName, workspace, workspace_bytes, block)) return BRIDGE_INVALID_ARGUMENT;
   simt::Grid grid;
-  grid.x = std::min(params.tile.tiles, kMostBlocks);
+  grid.x = std::min(launch.params.tile.tiles, kMostBlocks);
   if (block > 0) grid.x = std::min(grid.x, static_cast<int64_t>(workspace_bytes / block));
-  const char* const error = params.problem.is_double
-                                ? simt::launch<DoubleKernel>(grid, 0, stream, params)
-                                : simt::launch<FloatKernel>(grid, 0, stream, params);
+  const char* const error = launch.kernel->launch(grid, 0, stream, launch.params);
   return error == nullptr ? BRIDGE_OK : cuda::fail(BRIDGE_CUDA_ERROR, kName, error);
 }
 
 }  // namespace
 
 const char* load_convolution_kernels() {
-  const char* const error = simt::load<FloatKernel>();
-  return error == nullptr ? simt::load<DoubleKernel>() : error;
+  for (const Kernel* kernel : {&kFloat, &kDouble})
+    if (const char* error = kernel->load()) return error;
+  return load_tensor_kernels();
 }
 
 }  // namespace bridge::convolution
@@ -107,7 +106,7 @@ extern "C" BRIDGE_EXPORT bridge_status bridge_convolution_cuda(const bridge_conv
   using namespace bridge;               // NOLINT
   using namespace bridge::convolution;  // NOLINT
   if (call == nullptr) return cuda::fail(BRIDGE_INVALID_ARGUMENT, kName, "the call is null");
-  if (const char* wrong = cannot_run(*call))
+  if (const char* wrong = wrong_with(*call))
     return cuda::fail(BRIDGE_INVALID_ARGUMENT, kName, wrong);
   int entered = -1;
   if (const char* error = simt::make_current(result_of(*call).data, &entered))

@@ -4,6 +4,7 @@
 #define BRIDGE_CONVOLUTION_TILE_CUH_
 
 #include "convolution/views.h"
+#include "cuda/division.h"
 #include "products/product.cuh"
 
 namespace bridge::convolution {
@@ -23,40 +24,72 @@ struct ConvolutionParams {
   GroupSteps steps;
 };
 
-// A lane or a term: its elements from the view's first, and its part of each coordinate.
-struct Number {
-  int64_t offset, coordinate[kSpace];
+// A number of an axis, with a digit for each of its dimensions. Int: int32_t if all numbers,
+// offsets and coordinates of a view fit.
+template <class Int>
+struct Digits {
+  Int at[kAxisDims];
 };
 
-// The place of a number of an axis, in elements from the first.
-BRIDGE_DEVICE int64_t offset_in(const Axis& axis, int64_t number) {
-  int64_t offset = 0;
+template <class Int>
+BRIDGE_DEVICE Digits<Int> digits_of(const Axis& axis, Int number) {
+  Digits<Int> all;
 #pragma unroll
   for (int d = kAxisDims - 1; d >= 0; --d) {
-    if (axis.size[d] == 1) continue;
-    offset += number % axis.size[d] * axis.stride[d];
-    number /= axis.size[d];
+    const auto size = static_cast<Int>(axis.size[d]);
+    all.at[d] = 0;
+    if (size <= 1) continue;
+    const auto rest = static_cast<Int>(simt::divide(number, size));
+    all.at[d] = number - rest * size;
+    number = rest;
   }
-  return offset;
+  return all;
 }
 
-BRIDGE_DEVICE Number number_of(const View& view, bool is_lane, int64_t number) {
-  const Axis& axis = is_lane ? view.lanes : view.terms;
-  if (view.places == Places::none) return {offset_in(axis, number), {}};
+// The place of a number of an axis, in elements from the first.
+template <class Int>
+BRIDGE_DEVICE Int offset_in(const Axis& axis, const Digits<Int>& digits) {
+  Int offset = 0;
+#pragma unroll
+  for (int d = 0; d < kAxisDims; ++d) offset += digits.at[d] * static_cast<Int>(axis.stride[d]);
+  return offset;
+}
+BRIDGE_DEVICE int64_t offset_in(const Axis& axis, int64_t number) {
+  return offset_in(axis, digits_of(axis, number));
+}
+
+// A lane or a term: its elements from the view's first, and its part of each coordinate.
+template <class Int>
+struct Number {
+  Int offset, coordinate[kSpace];
+};
+
+template <class Int>
+BRIDGE_DEVICE Number<Int> number_of(const View& view, bool is_lane, const Digits<Int>& digits) {
+  Number<Int> all{offset_in(is_lane ? view.lanes : view.terms, digits), {}};
+  if (view.places == Places::none) return all;
   const bool is_place = (view.places == Places::lanes) == is_lane;
-  int64_t at[kAxisDims];
-  Number all{};
 #pragma unroll
-  for (int d = kAxisDims - 1; d >= 0; --d) {
-    at[d] = axis.size[d] == 1 ? 0 : number % axis.size[d];
-    if (axis.size[d] != 1) number /= axis.size[d];
-    all.offset += at[d] * axis.stride[d];
-  }
-#pragma unroll
-  for (int d = 0; d < kSpace; ++d)
+  for (int d = 0; d < kSpace; ++d) {
+    const Int at = is_place ? digits.at[d + 1] : digits.at[d];
     all.coordinate[d] =
-        is_place ? view.start[d] + at[d + 1] * view.place_step[d] : at[d] * view.window_step[d];
+        is_place ? static_cast<Int>(view.start[d]) + at * static_cast<Int>(view.place_step[d])
+                 : at * static_cast<Int>(view.window_step[d]);
+  }
   return all;
+}
+
+// Returns true if an element is in the array: not a zero around it.
+template <class Int>
+BRIDGE_DEVICE bool is_in_array(const View& view, const Number<Int>& lane, const Number<Int>& term) {
+  if (view.places == Places::none) return true;
+  bool is_inside = true;
+#pragma unroll
+  for (int d = 0; d < kSpace; ++d) {
+    const Int place = lane.coordinate[d] + term.coordinate[d];
+    is_inside = is_inside && place >= 0 && place < static_cast<Int>(view.size[d]);
+  }
+  return is_inside;
 }
 
 // The part of a view in a tile. The threads read adjacent lanes if the array has them, else terms.
@@ -75,29 +108,22 @@ class ViewPanel {
 #pragma unroll
     for (int r = 0; r < kOwn; ++r) {
       is_lane_[r] = first + lane(r) < lanes;
-      if (is_lane_[r]) lanes_[r] = number_of(view, true, first + lane(r));
+      if (is_lane_[r]) lanes_[r] = number_of(view, true, digits_of(view.lanes, first + lane(r)));
     }
   }
 
   // Reads the step from term `first` on.
   BRIDGE_DEVICE void read(int64_t first) {
-    Number number{};
+    Number<int64_t> number{};
 #pragma unroll
     for (int r = 0; r < kOwn; ++r) {
       const int64_t at = first + term(r);
       values_[r] = 0;
       if (!is_lane_[r] || at >= terms_) continue;
-      if (r == 0 || has_adjacent_lanes_) number = number_of(view_, false, at);
-      bool is_inside = true;
-      if (view_.places != Places::none) {
-#pragma unroll
-        for (int d = 0; d < kSpace; ++d) {
-          const int64_t place = lanes_[r].coordinate[d] + number.coordinate[d];
-          is_inside = is_inside && place >= 0 && place < view_.size[d];
-        }
-      }
+      if (r == 0 || has_adjacent_lanes_)
+        number = number_of(view_, false, digits_of(view_.terms, at));
       const int64_t offset = group_offset_ + lanes_[r].offset + number.offset;
-      if (is_inside)
+      if (is_in_array(view_, lanes_[r], number))
         values_[r] = products::load_element<Real>(view_.data + offset * element_bytes(view_.dtype),
                                                   view_.dtype);
     }
@@ -122,8 +148,40 @@ class ViewPanel {
   int64_t group_offset_, terms_;
   bool has_adjacent_lanes_;
   bool is_lane_[kOwn];
-  Number lanes_[kOwn];
+  Number<int64_t> lanes_[kOwn];
   Real values_[kOwn];
+};
+
+// The elements of a group's result.
+template <class Real>
+class Result {
+ public:
+  BRIDGE_DEVICE Result(const ConvolutionParams& params, int64_t group)
+      : problem_(params.problem),
+        c_(problem_.c + group * params.steps.c * element_bytes(problem_.c_dtype)),
+        bias_(group * params.steps.bias) {}
+
+  BRIDGE_DEVICE bool has_col(int64_t col) const { return col < problem_.col_count; }
+  BRIDGE_DEVICE int64_t col_offset(int64_t col) const { return offset_in(problem_.cols, col); }
+
+  // Adds the bias and writes an element, if there is such a row.
+  BRIDGE_DEVICE void write(int64_t row, int64_t col, int64_t col_offset, Real sum) const {
+    if (row >= problem_.row_count) return;
+    if (problem_.bias != nullptr) {
+      const int64_t number = problem_.has_row_bias ? row : col;
+      const int64_t place = bias_ + number * problem_.bias_stride;
+      sum = sum +
+            products::load_element<Real>(problem_.bias + place * element_bytes(problem_.bias_dtype),
+                                         problem_.bias_dtype);
+    }
+    const int64_t offset = offset_in(problem_.rows, row) + col_offset;
+    products::store_element(c_ + offset * element_bytes(problem_.c_dtype), problem_.c_dtype, sum);
+  }
+
+ private:
+  const Problem& problem_;
+  char* const c_;
+  const int64_t bias_;  // the group's first
 };
 
 template <class RealType, int kRows, int kCols>
@@ -137,11 +195,9 @@ struct ConvolutionKernel : products::TileKernel<RealType, kRows, kCols, false> {
   using PanelB = ViewPanel<Real, kTileCols>;
 
   static BRIDGE_DEVICE void run(const Params& params) {
-    const int64_t tiles = params.tile.row_tiles * params.tile.col_tiles;
-    for (int64_t unit = simt::block_index().x; unit < params.tile.tiles;
-         unit += simt::block_count().x)
-      compute_tile(params, unit / tiles, unit % tiles / params.tile.col_tiles * kTileRows,
-                   unit % params.tile.col_tiles * kTileCols);
+    products::each_tile<Tile>(params.tile, [&](int64_t group, int64_t row, int64_t col) {
+      compute_tile(params, group, row, col);
+    });
   }
 
  private:
@@ -176,36 +232,18 @@ struct ConvolutionKernel : products::TileKernel<RealType, kRows, kCols, false> {
       if (is_last || (first + kStep) % kProductLeaf == 0)
         Tile::end_leaf(params.tile, leaf++, is_last, sums);
     }
-    write(params, group, row, col, sums);
-    simt::sync();  // the next tile writes the buffers
-  }
-
-  static BRIDGE_DEVICE void write(const Params& params, int64_t group, int64_t row, int64_t col,
-                                  const Real (&sums)[kRows][kCols]) {
-    const Problem& problem = params.problem;
-    const int64_t bytes = element_bytes(problem.c_dtype);
-    const int64_t bias_bytes = element_bytes(problem.bias_dtype);
-    char* const c = problem.c + group * params.steps.c * bytes;
+    const Result<Real> result(params, group);
 #pragma unroll
     for (int j = 0; j < kCols; ++j) {
       const int64_t at_col = col + Tile::template lane_of<kCols>(Tile::thread_col(), j);
-      if (at_col >= problem.col_count) continue;
-      const int64_t col_offset = offset_in(problem.cols, at_col);
+      if (!result.has_col(at_col)) continue;
+      const int64_t col_offset = result.col_offset(at_col);
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        const int64_t at_row = row + Tile::template lane_of<kRows>(Tile::thread_row(), i);
-        if (at_row >= problem.row_count) continue;
-        Real sum = sums[i][j];
-        if (problem.bias != nullptr) {
-          const int64_t number = problem.has_row_bias ? at_row : at_col;
-          const int64_t place = group * params.steps.bias + number * problem.bias_stride;
-          sum = sum +
-                products::load_element<Real>(problem.bias + place * bias_bytes, problem.bias_dtype);
-        }
-        products::store_element(c + (offset_in(problem.rows, at_row) + col_offset) * bytes,
-                                problem.c_dtype, sum);
-      }
+      for (int i = 0; i < kRows; ++i)
+        result.write(row + Tile::template lane_of<kRows>(Tile::thread_row(), i), at_col, col_offset,
+                     sums[i][j]);
     }
+    simt::sync();  // the next tile writes the buffers
   }
 };
 

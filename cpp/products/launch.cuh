@@ -6,14 +6,16 @@
 
 namespace bridge::products {
 
-struct Kernel {
+template <class Params>
+struct KernelWith {
   int64_t rows, cols, bytes;  // of a tile; bytes: of its elements
-  const char* (*launch)(simt::Grid, size_t, void*, const TileParams&);
+  const char* (*launch)(simt::Grid, size_t, void*, const Params&);
   const char* (*load)();
 };
+using Kernel = KernelWith<TileParams>;
 
 template <class Kernel_>
-constexpr Kernel kernel_of() {
+constexpr KernelWith<typename Kernel_::Params> kernel_of() {
   constexpr int64_t kRows = Kernel_::kTileRows, kCols = Kernel_::kTileCols;
   return {kRows, kCols, kRows * kCols * static_cast<int64_t>(sizeof(typename Kernel_::Real)),
           simt::launch<Kernel_>, simt::load<Kernel_>};

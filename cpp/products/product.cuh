@@ -60,6 +60,15 @@ BRIDGE_DEVICE void store_element(char* to, int32_t dtype, Real value) {
     *reinterpret_cast<math::bfloat16*>(to) = math::round_to<math::bfloat16>(value);
 }
 
+// Visits the block's tiles: visit(batch, row, column) of the first element.
+template <class Tile, class Visit>
+BRIDGE_DEVICE void each_tile(const TileParams& params, const Visit& visit) {
+  const int64_t tiles = params.row_tiles * params.col_tiles;
+  for (int64_t unit = simt::block_index().x; unit < params.tiles; unit += simt::block_count().x)
+    visit(unit / tiles, unit % tiles / params.col_tiles * Tile::kTileRows,
+          unit % params.col_tiles * Tile::kTileCols);
+}
+
 // The part of an operand in a tile: kLanes rows of a or columns of b. Each thread moves its
 // elements of a step from global memory to registers, and later to shared memory, in which the
 // lanes of a term lie side by side.
@@ -169,10 +178,9 @@ struct TileKernel {
   using PanelB = Panel<Real, kTileCols, kVectors, 1>;
 
   static BRIDGE_DEVICE void run(const Params& params) {
-    const int64_t tiles = params.row_tiles * params.col_tiles;
-    for (int64_t unit = simt::block_index().x; unit < params.tiles; unit += simt::block_count().x)
-      compute_tile(params, unit / tiles, unit % tiles / params.col_tiles * kTileRows,
-                   unit % params.col_tiles * kTileCols);
+    each_tile<TileKernel>(params, [&](int64_t batch, int64_t row, int64_t col) {
+      compute_tile(params, batch, row, col);
+    });
   }
 
  protected:

@@ -1,128 +1,29 @@
-// Products of two operands of float16, or of bfloat16, on tensor cores. A block computes tiles of
-// the result, one after the other: steps of both operands are copied to shared memory some steps
-// ahead, and each warp computes a part of the tile. A leaf is a chain of mma of 16 terms each, from
-// accumulators of +0; leaves are added in the tree of product.cuh, in float32.
-//
-// The last mma of a product may have fewer than 16 terms. Zeros of both operands take the places of
-// the others: a product of two zeros is no NaN whatever the operands hold, it adds nothing to an
-// exact sum, and its exponent is not above that of the accumulator, which decides with it where a
-// sum is cut (tests/simt/tensor_core_emulator.h). A chain that starts from +0 is never -0.
+// Products of two operands of float16, or of bfloat16, on tensor cores.
 #ifndef BRIDGE_PRODUCTS_TENSOR_PRODUCT_CUH_
 #define BRIDGE_PRODUCTS_TENSOR_PRODUCT_CUH_
 
-#include "cuda/tensor_core.h"
-#include "products/product.cuh"
-#include "products/tensor_panel.cuh"
+#include "products/tensor_tile.cuh"
 
 namespace bridge::products {
 
-constexpr int kMmaTerms = 16, kMmaRows = 16, kMmaCols = 8;
-constexpr int kMostSharedBytes = 48 << 10, kMostStages = 8;
-// Threads of a multiprocessor, which bound the registers. For sm_100 the compiler would spill sums
-// with as few registers as for the others.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-constexpr int kTensorThreads = 256;
-#else
-constexpr int kTensorThreads = 512;
-#endif
-
-// A warp computes kRows x kCols elements, and kWarpRows x kWarpCols warps a tile.
-template <class ElementType, Runs kRunsA, Runs kRunsB, int kWarpRows, int kWarpCols, int kRows,
-          int kCols>
-struct TensorKernel {
+template <class Element, Runs kRunsA, Runs kRunsB, int kWarpRows, int kWarpCols, int kRows,
+          int kCols, int kThreads = kWarpRows * kWarpCols * simt::kWarpThreads>
+struct TensorKernel : TensorTile<Element, TensorPanel<true, kRunsA, kWarpRows, kRows, kThreads>,
+                                 TensorPanel<false, kRunsB, kWarpCols, kCols, kThreads>, kWarpRows,
+                                 kWarpCols, kRows, kCols> {
   using Params = TileParams;
-  using Real = float;
-  using Element = ElementType;
-  static constexpr int kThreads = kWarpRows * kWarpCols * simt::kWarpThreads;
-  static constexpr int kMinBlocks = kTensorThreads / kThreads;
-  static constexpr int kTileRows = kWarpRows * kRows, kTileCols = kWarpCols * kCols;
-  using PanelA = TensorPanel<Element, true, kRunsA, kWarpRows, kRows, kThreads>;
-  using PanelB = TensorPanel<Element, false, kRunsB, kWarpCols, kCols, kThreads>;
-  static constexpr int kStageRuns = PanelA::kAllRuns + PanelB::kAllRuns;
-  static constexpr int kFitting = kMostSharedBytes / 16 / kStageRuns;
-  static constexpr int kStages = kFitting < kMostStages ? kFitting : kMostStages;
-  static constexpr int kRowMmas = kRows / kMmaRows, kColMmas = kCols / kMmaCols;
-  // The thread's elements: those of its part of c in each mma.
-  using Sums = float[kRowMmas][kColMmas][4];
+  using Tile = typename TensorKernel::TensorTile;
+  using typename Tile::PanelA;
+  using typename Tile::PanelB;
+  using typename Tile::Sums;
 
   static BRIDGE_DEVICE void run(const Params& params) {
-    const int64_t tiles = params.row_tiles * params.col_tiles;
-    for (int64_t unit = simt::block_index().x; unit < params.tiles; unit += simt::block_count().x)
-      compute_tile(params, unit / tiles, unit % tiles / params.col_tiles * kTileRows,
-                   unit % params.col_tiles * kTileCols);
+    each_tile<Tile>(params, [&](int64_t batch, int64_t row, int64_t col) {
+      compute_tile(params, batch, row, col);
+    });
   }
 
  private:
-  // The warp's place in the tile.
-  static BRIDGE_DEVICE int warp_row() {
-    return simt::thread_index() / simt::kWarpThreads / kWarpCols;
-  }
-  static BRIDGE_DEVICE int warp_col() {
-    return simt::thread_index() / simt::kWarpThreads % kWarpCols;
-  }
-
-  template <class Visit>
-  static BRIDGE_DEVICE void each(const Visit& visit) {
-#pragma unroll
-    for (int i = 0; i < kRowMmas; ++i) {
-#pragma unroll
-      for (int j = 0; j < kColMmas; ++j) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) visit(i, j, e);
-      }
-    }
-  }
-
-  static BRIDGE_DEVICE void add_step(const PanelA& a, const PanelB& b, const simt::Vector16* shared,
-                                     Sums& sums) {
-#pragma unroll
-    for (int p = 0; p < kTensorStep / kMmaTerms; ++p) {
-      uint32_t left[kRowMmas][4], right[kColMmas / 2][4];
-#pragma unroll
-      for (int i = 0; i < kRowMmas; ++i) a.load(shared, i, p, left[i]);
-#pragma unroll
-      for (int j = 0; j < kColMmas / 2; ++j) b.load(shared + PanelA::kAllRuns, j, p, right[j]);
-#pragma unroll
-      for (int i = 0; i < kRowMmas; ++i) {
-#pragma unroll
-        for (int j = 0; j < kColMmas; ++j) {
-          const uint32_t own[2] = {right[j / 2][j % 2 * 2], right[j / 2][j % 2 * 2 + 1]};
-          simt::multiply_add<Element>(left[i], own, sums[i][j]);
-        }
-      }
-    }
-  }
-
-  // Returns the thread's first waiting sum of a level; the others are kThreads apart.
-  static BRIDGE_DEVICE float* waiting(const Params& params, int64_t level) {
-    const int64_t place = simt::block_index().x * params.levels + level;
-    return static_cast<float*>(params.waiting) + place * (kTileRows * kTileCols) +
-           simt::thread_index();
-  }
-
-  static BRIDGE_DEVICE void add_waiting(const float* from, Sums& sums) {
-    each([&](int i, int j, int e) {
-      sums[i][j][e] = from[((i * kColMmas + j) * 4 + e) * kThreads] + sums[i][j][e];
-    });
-  }
-
-  // Adds the sum of a leaf to those that wait for it; if it is not the last, the sum waits.
-  static BRIDGE_DEVICE void end_leaf(const Params& params, int64_t leaf, bool is_last, Sums& sums) {
-    int64_t level = 0;
-    for (; (leaf >> level & 1) != 0; ++level) add_waiting(waiting(params, level), sums);
-    ++leaf;
-    if (is_last) {
-      for (++level; leaf >> level != 0; ++level)
-        if ((leaf >> level & 1) != 0) add_waiting(waiting(params, level), sums);
-      return;
-    }
-    float* const to = waiting(params, level);
-    each([&](int i, int j, int e) {
-      to[((i * kColMmas + j) * 4 + e) * kThreads] = sums[i][j][e];
-      sums[i][j][e] = 0;
-    });
-  }
-
   static BRIDGE_DEVICE void compute_tile(const Params& params, int64_t batch, int64_t row,
                                          int64_t col) {
     const bridge_product& call = params.call;
@@ -130,40 +31,12 @@ struct TensorKernel {
       return static_cast<char*>(array.data) + offset_of(call, array, batch) +
              (r * array.row_stride + c * array.col_stride) * element_bytes(array.dtype);
     };
-    simt::Vector16* const shared = simt::shared_array<simt::Vector16, kStages * kStageRuns>();
     PanelA a(data_of(call.a, row, 0), call.m - row, call.k, call.a.row_stride, call.a.col_stride,
-             warp_row());
+             Tile::warp_row());
     PanelB b(data_of(call.b, 0, col), call.n - col, call.k, call.b.col_stride, call.b.row_stride,
-             warp_col());
-    const int64_t steps = (call.k + kTensorStep - 1) / kTensorStep;
-    const auto begin_copies = [&](int64_t step, int stage) {
-      if (step < steps) {
-        a.copy(shared + stage * kStageRuns);
-        b.copy(shared + stage * kStageRuns + PanelA::kAllRuns);
-      }
-      simt::end_of_copies();
-    };
-#pragma unroll 1
-    for (int stage = 0; stage < kStages - 1; ++stage) begin_copies(stage, stage);
+             Tile::warp_col());
     Sums sums;
-    each([&](int i, int j, int e) { sums[i][j][e] = 0; });
-    int stage = 0, free = kStages - 1;
-    int64_t step = 0;
-    for (int64_t leaf = 0; step < steps; ++leaf) {
-      constexpr int64_t kLeafSteps = kProductLeaf / kTensorStep;
-      const int64_t end = steps - step < kLeafSteps ? steps : step + kLeafSteps;
-#pragma unroll 1
-      for (; step < end; ++step) {
-        simt::wait_for_copies<kStages - 2>();
-        simt::sync();
-        // All threads have left the stage of the last step by the barrier.
-        begin_copies(step + kStages - 1, free);
-        add_step(a, b, shared + stage * kStageRuns, sums);
-        free = stage;
-        stage = stage + 1 < kStages ? stage + 1 : 0;
-      }
-      end_leaf(params, leaf, step == steps, sums);
-    }
+    Tile::add_all(params, call.k, a, b, sums);
     write(call, data_of(call.c, row, col),
           call.bias.data == nullptr ? nullptr : data_of(call.bias, 0, col), call.m - row,
           call.n - col, sums);
@@ -172,21 +45,20 @@ struct TensorKernel {
 
   static BRIDGE_DEVICE void write(const bridge_product& call, char* c, const char* bias,
                                   int64_t rows, int64_t cols, const Sums& sums) {
-    const int lane = simt::thread_index() % simt::kWarpThreads;
     const int64_t bytes = element_bytes(call.c.dtype), bias_bytes = element_bytes(call.bias.dtype);
 #pragma unroll
-    for (int j = 0; j < kColMmas; ++j) {
+    for (int j = 0; j < Tile::kColMmas; ++j) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int col = warp_col() * kCols + j * kMmaCols + lane % 4 * 2 + e;
+        const int col = Tile::col_of(j, e);
         if (col >= cols) continue;
         float added = 0;
         if (bias != nullptr)
           added =
               load_element<float>(bias + col * call.bias.col_stride * bias_bytes, call.bias.dtype);
 #pragma unroll
-        for (int i = 0; i < kRowMmas * 2; ++i) {
-          const int row = warp_row() * kRows + i * 8 + lane / 4;
+        for (int i = 0; i < Tile::kRowMmas * 2; ++i) {
+          const int row = Tile::row_of(i);
           if (row >= rows) continue;
           float sum = sums[i / 2][j][i % 2 * 2 + e];
           if (bias != nullptr) sum = sum + added;

@@ -118,8 +118,22 @@ CONVOLUTIONS = (
     Fault(
         "CUDA: a place before the array is read",
         "cpp/convolution/tile.cuh",
-        "is_inside = is_inside && place >= 0 && place < view_.size[d];",
-        "is_inside = is_inside && place >= -1 && place < view_.size[d];",
+        "is_inside = is_inside && place >= 0 && place < static_cast<Int>(view.size[d]);",
+        "is_inside = is_inside && place >= -1 && place < static_cast<Int>(view.size[d]);",
+        tests=_EMULATED,
+    ),
+    Fault(
+        "CUDA: a step of a convolution on tensor cores forgets to carry into the next position",
+        "cpp/convolution/tensor_tile.cuh",
+        "at_.at[d] += step_.at[d] + carry;",
+        "at_.at[d] += step_.at[d];",
+        tests=_EMULATED,
+    ),
+    Fault(
+        "CUDA: a convolution on tensor cores reads a run behind the last lane",
+        "cpp/convolution/tensor_tile.cuh",
+        "const bool has_data = rest_of_lanes_ > (kHasLanesInRows ? 0 : row) &&",
+        "const bool has_data = rest_of_lanes_ > (kHasLanesInRows ? 0 : row - 16) &&",
         tests=_EMULATED,
     ),
     Fault(

@@ -12,8 +12,10 @@ from tests.generated.emulated import COMPILER, ROOT, needs_compiler
 SOURCES = (
     "cpp/cuda/last_error.cpp",
     "cpp/convolution/convolution.cu",
+    "cpp/convolution/tensor_convolution.cu",
     "tests/simt/convolution_simt.cpp",
     "tests/simt/simt_emulator.cpp",
+    "tests/simt/tensor_core_emulator.cpp",
 )
 FLAGS = ("-std=c++17", "-O1", "-w", "-ffp-contract=off", "-xc++")
 

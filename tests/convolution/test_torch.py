@@ -167,7 +167,7 @@ WRONG: list[Any] = [
         (2, 3, 8, 8),
         (4, 3, 3, 3),
         {"bits": "device"},
-        "bits is 'device', expected 'portable'",
+        "bits is 'device' with input of float32, weight of float32 and a result of float32",
     ),
 ]
 

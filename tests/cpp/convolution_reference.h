@@ -27,14 +27,25 @@ struct Array {
 
   // Lays out the dimensions in a random order, with gaps and, in operands, reversed dimensions.
   void lay_out(int32_t dtype, const Index& given, bool is_operand) {
-    size = given;
-    array.dtype = dtype;
     std::array<int, kDims + 2> order{};
     for (int d = 0; d < kDims + 2; ++d) order[static_cast<size_t>(d)] = d;
     const int64_t kind = pick(4);
     if (kind == 0) std::rotate(order.begin() + 1, order.begin() + 2, order.end());  // channels last
     if (kind == 1) std::shuffle(order.begin(), order.end(), product_test::random_words);
-    int64_t elements = pick(4) == 0 ? 2 : 1, first = 0;
+    lay_out(dtype, given, is_operand, order, kind, pick(4) == 0 ? 2 : 1);
+  }
+  // Lays out adjacent channels, or adjacent dimensions 0 if `is_turned`.
+  void lay_out_adjacent(int32_t dtype, const Index& given, bool is_turned) {
+    lay_out(dtype, given, false,
+            is_turned ? std::array<int, kDims + 2>{4, 3, 2, 1, 0}
+                      : std::array<int, kDims + 2>{0, 2, 3, 4, 1},
+            0, 1);
+  }
+  void lay_out(int32_t dtype, const Index& given, bool is_operand,
+               const std::array<int, kDims + 2>& order, int64_t kind, int64_t elements) {
+    size = given;
+    array.dtype = dtype;
+    int64_t first = 0;
     for (int i = kDims + 1; i >= 0; --i) {
       const int d = order[static_cast<size_t>(i)];
       const int64_t length = size[static_cast<size_t>(d)];
@@ -187,8 +198,9 @@ struct Limits {
 };
 
 // Draws all but the sums. With tensor cores the operands have the same 16-bit dtype, and no array
-// is float64.
-inline Case random_operands(int32_t kind, const Limits& most, bool has_tensor_cores) {
+// is float64. Above 1, `step` divides the channels of a group, which are adjacent.
+inline Case random_operands(int32_t kind, const Limits& most, bool has_tensor_cores,
+                            int64_t step = 1) {
   Case all;
   auto& [call, x, w, bias, y, expected] = all;
   product_test::rare_among = pick(2) == 0 ? 400 : 1 << 20;
@@ -199,9 +211,11 @@ inline Case random_operands(int32_t kind, const Limits& most, bool has_tensor_co
   const auto size = [](int64_t end) { return pick(40) == 0 ? 0 : 1 + pick(end); };
   if (is_depthwise) call.groups = 1 + pick(most.inputs);
   call.images = size(most.images);
-  call.in_channels = call.groups * (is_depthwise ? 1 : size(most.inputs / call.groups + 1));
-  call.out_channels =
-      call.groups * (is_depthwise ? 1 + pick(2) : size(most.outputs / call.groups + 1));
+  const auto channels = [&](int64_t end) {
+    return (size(end / call.groups + 1) + step - 1) / step * step;
+  };
+  call.in_channels = call.groups * (is_depthwise ? 1 : channels(most.inputs));
+  call.out_channels = call.groups * (is_depthwise ? 1 + pick(2) : channels(most.outputs));
   const auto dims = 1 + static_cast<int>(pick(3));
   for (int d = 0; d < kDims; ++d) {
     const bool is_used = d >= kDims - dims;
@@ -228,9 +242,13 @@ inline Case random_operands(int32_t kind, const Limits& most, bool has_tensor_co
   const Index w_size{call.out_channels, call.in_channels / call.groups, call.kernel[0],
                      call.kernel[1], call.kernel[2]};
   const Index y_size{call.images, call.out_channels, call.out[0], call.out[1], call.out[2]};
-  x.lay_out(drawn(kind == 1), x_size, kind != 1);
-  w.lay_out(drawn(kind == 2), w_size, kind != 2);
-  y.lay_out(drawn(kind == 0), y_size, kind != 0);
+  const auto lay_out = [&](Array& array, int of, const Index& all_sizes) {
+    if (step == 1)
+      array.lay_out(drawn(kind == of), all_sizes, kind != of);
+    else
+      array.lay_out_adjacent(drawn(kind == of), all_sizes, &array == &w && pick(2) == 0);
+  };
+  lay_out(x, 1, x_size), lay_out(w, 2, w_size), lay_out(y, 0, y_size);
   bias.lay_out(drawn(true), {1, kind == 0 ? call.out_channels : call.in_channels, 1, 1, 1}, true);
   x.fill(), w.fill(), y.fill(), bias.fill();
   if (kind != 2 && pick(2) == 0) call.bias = bias.array;

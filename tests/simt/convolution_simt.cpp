@@ -8,6 +8,7 @@
 
 #include "../cpp/convolution_reference.h"
 #include "executor.h"
+#include "tensor_core_turn.h"
 
 namespace {
 
@@ -37,8 +38,8 @@ struct Placed {
   }
 };
 
-void check_one(int32_t kind, const Limits& limits) {
-  const Case given = convolution_test::random_case(kind, limits);
+void check_case(const Case& given) {
+  const int32_t kind = given.call.kind;
   bridge_convolution call = given.call;
   const Placed x(given.x), w(given.w), bias(given.bias), y(given.y);
   call.x = x.array, call.w = w.array, call.y = y.array;
@@ -61,6 +62,35 @@ void check_one(int32_t kind, const Limits& limits) {
         given.words() + ": other bits");
 }
 
+// Moves the images of x apart, so that offsets do not fit the kernels for small arrays.
+void move_images_apart(Case* given) {
+  Array& x = given->x;
+  constexpr size_t kBytes = 2;
+  const std::vector<char> from = x.memory;
+  const auto front = static_cast<const char*>(x.array.data) - x.memory.data();
+  const auto batch = static_cast<size_t>(x.array.batch_stride) * kBytes;
+  x.array.batch_stride = (int64_t{1} << 22) + 8;
+  const auto apart = static_cast<size_t>(x.array.batch_stride) * kBytes;
+  const auto images = static_cast<size_t>(x.size[0]);
+  x.memory.assign(from.size() + apart * (images - 1), 0x55);
+  for (size_t n = 0; n < images; ++n)
+    std::memcpy(x.memory.data() + n * apart, from.data() + n * batch, from.size() - n * batch);
+  x.array.data = x.memory.data() + front;
+  given->call.x = x.array;
+}
+
+void check_on_tensor_cores(int32_t kind, const Limits& limits, int64_t step, bool is_large) {
+  Case given = convolution_test::random_operands(kind, limits, true, step);
+  if (is_large && given.x.size[0] > 1) move_images_apart(&given);
+  const bool is_float16 = (kind == 0   ? given.w
+                           : kind == 1 ? given.y
+                                       : given.x)
+                              .array.dtype == BRIDGE_FLOAT16;
+  const tensor_core_test::MmaChain leaf{tensor_core_test::next_model(), is_float16 ? -14 : -126};
+  convolution_test::expected_of<float>(&given, leaf);
+  check_case(given);
+}
+
 void check_refusals() {
   bridge_convolution call{};
   call.images = call.in_channels = call.out_channels = call.groups = 1;
@@ -77,7 +107,8 @@ void check_refusals() {
   call.in_channels = 300;
   refused(&call, "workspace");
   call.tensor_cores = 1;
-  refused(&call, "tensor cores");
+  call.x.dtype = call.w.dtype = call.y.dtype = BRIDGE_FLOAT32;
+  refused(&call, "tensor cores for others");
   call.groups = 0;
   refused(&call, "groups");
 }
@@ -91,7 +122,12 @@ int main(int count, char** arguments) {
   static const Limits limits[] = {
       {3, 5, 5, 7, 4}, {2, 300, 9, 4, 3}, {1, 6, 140, 5, 2}, {2, 5, 5, 14, 3}};
   check_refusals();
-  for (int i = 0; i < rounds; ++i) check_one(i % 3, limits[i / 3 % 4]);
+  for (int i = 0; i < rounds; ++i)
+    check_case(convolution_test::random_case(i % 3, limits[i / 3 % 4]));
+  // Most channels in multiples of 8 can be read in runs of 16 bytes.
+  for (int i = 0; i < 2 * rounds; ++i)
+    check_on_tensor_cores(i % 3, limits[i / 3 % 4], pick(3) == 0 ? 1 : 8, false);
+  for (int i = 0; i < 4; ++i) check_on_tensor_cores(i % 2 * 2, limits[i / 2], 8, true);
   std::printf("convolution_simt: %d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;
 }

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "executor.h"
-#include "tensor_core_reference.h"
+#include "tensor_core_turn.h"
 #ifndef BRIDGE_EXECUTOR_GPU
 #include "tensor_core_emulator.h"
 #endif
@@ -68,20 +68,7 @@ void check_one(int64_t m, int64_t n, int64_t k) {
 }
 
 using tensor_core_test::Model;
-
-// Lets the emulator be of a generation, or returns the model of the GPU.
-Model next_model() {
-#ifdef BRIDGE_EXECUTOR_GPU
-  int major = 0;
-  executor::require(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-  return major < 9 ? tensor_core_test::kAmpere : tensor_core_test::kHopper;
-#else
-  static int turn = 0;
-  const bool is_ampere = ++turn % 2 == 0;
-  simt::emulator::generation() = simt::emulator::kGenerations[is_ampere ? 0 : 1];
-  return is_ampere ? tensor_core_test::kAmpere : tensor_core_test::kHopper;
-#endif
-}
+using tensor_core_test::next_model;
 
 // `spread`: of the exponents of operands.
 void check_on_tensor_cores(int64_t m, int64_t n, int64_t k, int64_t spread) {
@@ -147,17 +134,11 @@ void check_refusals() {
   refused(&call, "absent terms");
 }
 
-}  // namespace
-
-int main(int count, char** arguments) {
-  const int rounds = count > 1 ? std::atoi(arguments[1]) : 40;
-  if (count > 2) product_test::random_words.seed(std::strtoull(arguments[2], nullptr, 10));
+void check_random_sizes(int rounds) {
   static const int64_t sizes[] = {0, 1, 2, 4, 7, 8, 16, 17, 32, 33, 64, 65, 68, 130};
   static const int64_t depths[] = {0,   1,   3,   8,   15,  16,  17,  32,   48,   255,
                                    256, 257, 260, 512, 516, 768, 800, 1024, 1100, 1300};
-  check_refusals();
   for (int i = 0; i < rounds; ++i) check_one(sizes[pick(14)], sizes[pick(14)], depths[pick(20)]);
-  check_one(300, 280, 528);  // several tiles for each block
   for (int i = 0; i < rounds; ++i) {
     // Most multiples of 8 can be read in runs of 16 bytes.
     const int64_t step = pick(3) == 0 ? 1 : 8;
@@ -167,9 +148,28 @@ int main(int count, char** arguments) {
   }
   check_one(20, 24, 1100);  // five leaves
   check_on_tensor_cores(20, 24, 1100, 0);
-  for (int i = 0; i < 6; ++i)
-    check_on_tensor_cores(144, 136, 272, 0);  // several of the largest tile
+}
+
+void check_several_tiles_for_each_block() {
+  check_one(300, 280, 528);
   check_on_tensor_cores(300, 280, 528, 0);
+}
+
+void check_several_of_the_largest_tile() {
+  for (int i = 0; i < 6; ++i) check_on_tensor_cores(144, 136, 272, 0);
+}
+
+}  // namespace
+
+// Arguments: the number of random sizes and a seed, then "random", "tiles" or "largest" for a part.
+int main(int count, char** arguments) {
+  const int rounds = count > 1 ? std::atoi(arguments[1]) : 40;
+  if (count > 2) product_test::random_words.seed(std::strtoull(arguments[2], nullptr, 10));
+  const std::string part = count > 3 ? arguments[3] : "";
+  check_refusals();
+  if (part.empty() || part == "random") check_random_sizes(rounds);
+  if (part.empty() || part == "tiles") check_several_tiles_for_each_block();
+  if (part.empty() || part == "largest") check_several_of_the_largest_tile();
   std::printf("product_simt: %d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;
 }

@@ -127,6 +127,8 @@ def _lower(context: Any, *operands: Any, params: ConvolutionParams) -> Any:
 
 def _emit(platform: str, context: Any, *operands: Any, params: ConvolutionParams) -> Any:
     a, b, *_ = (aval.shape for aval in context.avals_in)
+    dtypes = [aval.dtype.name for aval in context.avals_in]
+    has_tensor_cores = rules.has_tensor_cores(params, dtypes, platform == "cuda")
     if params.kind == "input":  # the kernel takes its operands in the order x, w, y
         y, w, *bias = range(len(operands))
         operands = tuple(operands[i] for i in (w, y, *bias))
@@ -147,7 +149,7 @@ def _emit(platform: str, context: Any, *operands: Any, params: ConvolutionParams
         *operands,
         kind=np.int32(KINDS.index(params.kind)),
         groups=np.int64(params.groups),
-        tensor_cores=np.bool_(False),
+        tensor_cores=np.bool_(has_tensor_cores),
         **{name: np.array(numbers, np.int64) for name, numbers in lists.items()},
     )
     return list(results)[:1]

@@ -55,6 +55,12 @@ class ArrayFunctions:
         return jnp.reshape(x, shape)
 
     @staticmethod
+    def is_on_cpu(x: Any) -> bool:
+        # A traced array will be where its program runs, which the lowering finds.
+        is_traced = isinstance(x, jax.core.Tracer)
+        return not is_traced and all(each.platform == "cpu" for each in x.devices())
+
+    @staticmethod
     def apart(x: Any) -> Any:
         return jnp.copy(x)  # no copy under jit
 
@@ -81,12 +87,6 @@ class _Primitives(ArrayFunctions):
     @staticmethod
     def joins_rows(x: Any) -> bool:
         return True
-
-    @staticmethod
-    def is_on_cpu(x: Any) -> bool:
-        # A traced array will be where its program runs, which the lowering finds.
-        is_traced = isinstance(x, jax.core.Tracer)
-        return not is_traced and all(each.platform == "cpu" for each in x.devices())
 
 
 PRIMITIVES = _Primitives()

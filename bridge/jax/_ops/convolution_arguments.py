@@ -9,8 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bridge.catalogue.convolutions import check_bits, one_for_each
+from bridge.catalogue.convolutions import one_for_each
+from bridge.catalogue.products import check_bits
 from bridge.jax._adapter.arguments import as_any_array
+from bridge.jax._adapter.convolutions import PRIMITIVES
 from bridge.lang.dtypes import FLOATING, promote
 from bridge.ops.convolution import in_order
 
@@ -40,7 +42,8 @@ def as_operands(
                 f"{function}: preferred_element_type is {dtype}, expected one of "
                 f"{', '.join(FLOATING)}"
             )
-    check_bits(function, bits)
+    pair = {"lhs": (x, x.dtype.name), "rhs": (w, w.dtype.name)}
+    check_bits(function, PRIMITIVES, bits, dtype, **pair)
     if not 3 <= x.ndim <= 5 or w.ndim != x.ndim:
         raise ValueError(
             f"{function}: lhs has shape {list(x.shape)} and rhs {list(w.shape)}, expected 3 to 5 "

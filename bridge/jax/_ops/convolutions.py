@@ -57,7 +57,9 @@ def conv_general_dilated(
       precision: without effect; the arithmetic is that of `matmul`.
       preferred_element_type: the floating dtype of the result. The default is the promoted dtype.
       out_sharding: None.
-      bits: "portable" or None: the same bits on every device.
+      bits: "portable" for the same bits on every device. "device" for the sums of tensor cores, on
+        CUDA for two operands of float16 or two of bfloat16: the bits of a generation of
+        GPUs, equal in both frameworks. None is "device" where that is possible.
 
     Returns:
       The array that JAX's function returns, in this dtype.
@@ -134,7 +136,9 @@ def conv_transpose(
       precision: without effect; the arithmetic is that of `matmul`.
       preferred_element_type: the floating dtype of the result. The default is the promoted dtype.
       use_consistent_padding: the padding is that of the convolution, as in torch.
-      bits: "portable" or None: the same bits on every device.
+      bits: "portable" for the same bits on every device. "device" for the sums of tensor cores, on
+        CUDA for two operands of float16 or two of bfloat16: the bits of a generation of
+        GPUs, equal in both frameworks. None is "device" where that is possible.
 
     Returns:
       The array that JAX's function returns, in this dtype.

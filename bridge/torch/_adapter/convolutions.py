@@ -136,6 +136,8 @@ def _run(a: Tensor, b: Tensor, bias: Tensor | None, *fields: Any) -> Tensor:
 
 
 def _computed(a: Tensor, b: Tensor, bias: Tensor | None, params: ConvolutionParams) -> Tensor:
+    dtypes = [dtype_word(t.dtype) for t in (a, b, bias) if t is not None]
+    has_tensor_cores = rules.has_tensor_cores(params, dtypes, a.is_cuda)
     result = _memory(a, b, bias, params)
     a, b = in_memory(a, Role.FULL), in_memory(b, Role.FULL)
     bias = None if bias is None else in_memory(bias, Role.ROW)
@@ -149,7 +151,7 @@ def _computed(a: Tensor, b: Tensor, bias: Tensor | None, params: ConvolutionPara
         bias,
         given["y"],
         *where,
-        False,  # no tensor cores
+        has_tensor_cores,
         torch.get_num_threads(),
         allocate,
     )

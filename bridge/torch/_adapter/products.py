@@ -47,6 +47,10 @@ class ArrayFunctions:
         return x if x.shape == shape else x.reshape(shape)
 
     @staticmethod
+    def is_on_cpu(x: Tensor) -> bool:
+        return x.device.type == "cpu"
+
+    @staticmethod
     def apart(x: Tensor) -> Tensor:
         return x.view_as(x)
 
@@ -73,10 +77,6 @@ class _Primitives(ArrayFunctions):
     @staticmethod
     def joins_rows(x: Tensor) -> bool:
         return x.is_contiguous()
-
-    @staticmethod
-    def is_on_cpu(x: Tensor) -> bool:
-        return x.device.type == "cpu"
 
 
 PRIMITIVES = _Primitives()

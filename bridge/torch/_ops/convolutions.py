@@ -86,7 +86,9 @@ def conv2d(
       padding: zeros at both sides of each dimension, "valid" for none, or "same" for a result of
         the input's size, with stride 1. "same" puts the odd zero of an even kernel behind.
       groups: the number of groups of channels, each with its own part of weight.
-      bits: "portable" or None: the same bits on every device.
+      bits: "portable" for the same bits on every device. "device" for the sums of tensor cores, on
+        CUDA for an input and a weight of float16, or both of bfloat16: the bits of a generation of
+        GPUs, equal in both frameworks. None is "device" where that is possible.
 
     Returns:
       `[n, out, h', w']` or `[out, h', w']` in the promoted dtype, with channels last if torch takes
