@@ -142,7 +142,8 @@ struct TensorTile {
   }
 
   // Adds the sum of a leaf to those that wait for it; if it is not the last, the sum waits.
-  static BRIDGE_DEVICE void end_leaf(const TileParams& params, int64_t leaf, bool is_last, Sums& sums) {
+  static BRIDGE_DEVICE void end_leaf(const TileParams& params, int64_t leaf, bool is_last,
+                                     Sums& sums) {
     int64_t level = 0;
     for (; (leaf >> level & 1) != 0; ++level) add_waiting(waiting(params, level), sums);
     ++leaf;

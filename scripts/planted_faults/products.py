@@ -103,14 +103,14 @@ PRODUCTS = (
     ),
     Fault(
         "tensor cores: a leaf is one step short",
-        "cpp/products/tensor_product.cuh",
+        "cpp/products/tensor_tile.cuh",
         "constexpr int64_t kLeafSteps = kProductLeaf / kTensorStep;",
         "constexpr int64_t kLeafSteps = kProductLeaf / kTensorStep - 1;",
         tests=_EMULATED,
     ),
     Fault(
         "tensor cores: a chain starts again within a leaf",
-        "cpp/products/tensor_product.cuh",
+        "cpp/products/tensor_tile.cuh",
         "        add_step(a, b, shared + stage * kStageRuns, sums);",
         "        Sums own = {};\n"
         "        add_step(a, b, shared + stage * kStageRuns, own);\n"
@@ -119,7 +119,7 @@ PRODUCTS = (
     ),
     Fault(
         "tensor cores: a step is read before its copies are there",
-        "cpp/products/tensor_product.cuh",
+        "cpp/products/tensor_tile.cuh",
         "simt::wait_for_copies<kStages - 2>();",
         "simt::wait_for_copies<kStages - 1>();",
         tests=_EMULATED,
@@ -133,7 +133,7 @@ PRODUCTS = (
     ),
     Fault(
         "tensor cores: a leaf without a partner counts as zero",
-        "cpp/products/tensor_product.cuh",
+        "cpp/products/tensor_tile.cuh",
         "        if ((leaf >> level & 1) != 0) add_waiting(waiting(params, level), sums);\n"
         "      return;",
         "        add_waiting(waiting(params, level), sums);\n      return;",
@@ -157,8 +157,8 @@ PRODUCTS = (
     Fault(
         "sums with absent terms run on tensor cores",
         "bridge/ops/product.py",
-        "fits = fits_tensor_cores(*dtypes, params.dtype) and not params.skips_zeros",
-        "fits = fits_tensor_cores(*dtypes, params.dtype)",
+        'return not params.skips_zeros and takes_tensor_cores("matmul", params.bits, given, is_on_cuda)',
+        'return takes_tensor_cores("matmul", params.bits, given, is_on_cuda)',
         tests="tests/products/test_bits.py",
     ),
     Fault(
