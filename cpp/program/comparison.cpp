@@ -195,6 +195,7 @@ std::string compare(const View& view, const std::vector<int32_t>& words, const i
       {1, 3, 4096, false, true},   {1, 60, 271, false, false}, {1, 20, 128, false, false},
       {1, 140, 128, false, false}, {1, 9, 32, false, true},    {1, 21, 8, false, true},
       {2, 3, 520, false, true},    {1, 21, 256, false, true},  {2, 3, 0, true, true},
+      {2, 3, 64, false, true},
   };
   Comparison comparison(view, words, dtypes);
   for (const Shape& shape : shapes) {

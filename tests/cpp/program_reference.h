@@ -5,6 +5,7 @@
 
 #include <bridge/bridge.h>
 
+#include <cstdlib>
 #include <utility>
 #include <vector>
 
@@ -161,8 +162,10 @@ class ProgramReference {
         real(in.to) = integer(in.a) == integer(in.b) ? 1 : 0;
       } else if (operation == kIntegerNotEqual) {
         real(in.to) = integer(in.a) != integer(in.b) ? 1 : 0;
-      } else {
+      } else if (operation == kFloat) {
         real(in.to) = static_cast<Real>(integer(in.a));
+      } else {
+        std::abort();  // an operation that the reference does not know
       }
     }
   }
@@ -178,6 +181,9 @@ class ProgramReference {
         break;
       case kColumns:
         rows_[to] = {static_cast<Real>(call_.cols)};
+        break;
+      case kIntegerColumns:
+        integer_rows_[to] = {call_.cols};
         break;
       case kSpread:
         tiles_[to].assign(tiles_[to].size(), rows_[a][0]);
