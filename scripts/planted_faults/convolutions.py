@@ -130,10 +130,10 @@ CONVOLUTIONS = (
         tests=_EMULATED,
     ),
     Fault(
-        "CUDA: a convolution on tensor cores reads a run behind the last lane",
+        "CUDA: a convolution on tensor cores reads the terms behind the last",
         "cpp/convolution/tensor_tile.cuh",
-        "const bool has_data = rest_of_lanes_ > (kHasLanesInRows ? 0 : row) &&",
-        "const bool has_data = rest_of_lanes_ > (kHasLanesInRows ? 0 : row - 16) &&",
+        "rest_of_terms_ > (kHasLanesInRows ? row : 0) && is_inside(lane, term);",
+        "rest_of_terms_ > (kHasLanesInRows ? row : 0) - 64 && is_inside(lane, term);",
         tests=_EMULATED,
     ),
     Fault(

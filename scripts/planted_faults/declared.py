@@ -480,6 +480,13 @@ DECLARED = (
         "bridge/catalogue/vision/tap_programs.py",
         "is_new = ((one > largest) | (one != one)) & is_there",
         "is_new = ((one >= largest) | (one != one)) & is_there",
+        tests="tests/vision/test_maps.py::test_largest_and_its_gradient",
+    ),
+    Fault(
+        "max_pool: the kernel chooses the last of equal numbers",
+        "cpp/taps/lanes.h",
+        "const Index<Real> is_new = (one > largest[v]) | (one != one);",
+        "const Index<Real> is_new = (one >= largest[v]) | (one != one);",
         tests="tests/vision/test_pooling.py::test_equal_numbers_and_nan",
     ),
     Fault(

@@ -104,7 +104,7 @@ def test_the_mean_of_all_places(dtype: str, inner: int, places: int, isa: str) -
 @DTYPE
 def test_largest_and_its_gradient(dtype: str, inner: int) -> None:
     options = options_of(LARGEST, inner)
-    x = numbers(shape_of(35, inner), dtype, 2)
+    x = numbers(shape_of(35, inner), dtype, 2).mul(2).round()  # many are equal
     table = torch.from_numpy(window_of(LARGEST))
     rules: Any = taps.largest.rules
     chosen = rules.forward((x,), options)
