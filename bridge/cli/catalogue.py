@@ -14,6 +14,9 @@ from bridge.cli import post_training
 from bridge.cli.entries import FACTORS, Entry, Operands
 from bridge.cli.fusion_entries import FUSIONS, hidden
 from bridge.cli.model_ops.attention_forms import ATTENTION
+from bridge.cli.model_ops.batch_norm_forms import BATCH_NORMS
+from bridge.cli.model_ops.convolution_forms import CONVOLUTIONS
+from bridge.cli.model_ops.image_forms import IMAGES
 from bridge.cli.model_ops.loss_forms import portable_loss
 from bridge.cli.model_ops.optimizer_forms import OPTIMIZERS
 from bridge.cli.model_ops.product_forms import PRODUCTS
@@ -361,6 +364,9 @@ COMPARED = {
         ),
         *OPTIMIZERS,
         *post_training.OF_LAYERS,
+        *CONVOLUTIONS,
+        *IMAGES,
+        *BATCH_NORMS,
     )
 }
 
