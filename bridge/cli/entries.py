@@ -77,15 +77,18 @@ _SHAPES: dict[str, Callable[[Shape, int], Shape]] = {
     "kernel transposed": lambda rows, d: (rows[1], rows[2], *_parts((*rows, d), 4, 3)[0]),
     "convolved": lambda rows, d: (rows[0], rows[3], *_parts((*rows, d), 4, 3)[2]),
     # Pools and interpolation, of a space [n, c, *sizes, *places].
-    "planes": lambda rows, d: (*rows[:2], *_parts((*rows, d), 2, 2)[0]),
-    "planes of levels": lambda rows, d: (*rows[:2], *_parts((*rows, d), 2, 2)[0]),
-    "planes of special levels": lambda rows, d: (*rows[:2], *_parts((*rows, d), 2, 2)[0]),
+    **dict.fromkeys(
+        ("planes", "planes of levels", "planes of special levels"),
+        lambda rows, d: (*rows[:2], *_parts((*rows, d), 2, 2)[0]),
+    ),
     "resized": lambda rows, d: (*rows[:2], *_parts((*rows, d), 2, 2)[1]),
     # Batch norm, of a space [n, c, *places].
-    "channels": lambda rows, d: (*rows, d)[1:2],
-    "means": lambda rows, d: (*rows, d)[1:2],
-    "variances": lambda rows, d: (*rows, d)[1:2],
+    **dict.fromkeys(("channels", "means", "variances"), lambda rows, d: (*rows, d)[1:2]),
     "statistics": lambda rows, d: (2, *(*rows, d)[1:2]),  # means and variances
+    # The k largest, of a space [*rows, columns, k].
+    **dict.fromkeys(("levels", "special levels"), lambda rows, d: rows),
+    "chosen": lambda rows, d: (*rows[:-1], d),
+    "numbers of many sizes": lambda rows, d: (*rows, d),
     # Optimizers: a parameter, and a gradient for each of three steps.
     "parameter": lambda rows, d: (*rows, d),
     "steps": lambda rows, d: (3, *rows, d),
@@ -96,17 +99,13 @@ ARRAYS = {"full": 1, "packed": 2, "residual": 1, "like x": 1}  # the number of e
 # Roles whose operands have a part for each row.
 OF_ROWS = (*ARRAYS, "per row", "label", "mask", "byte mask", "sink", "hidden")
 OF_ROWS += ("mask of batches", "mask of batches and keys", "image", "convolved")
-OF_ROWS += ("planes", "planes of levels", "planes of special levels", "resized")
+OF_ROWS += ("planes", "planes of levels", "planes of special levels", "resized", "levels")
+OF_ROWS += ("special levels", "chosen", "numbers of many sizes")
 FACTORS = ("hidden", "projection")
 MASKS = tuple(role for role in _SHAPES if "mask" in role)
 FIXED = ("label", "table", "offset", "integer", *MASKS)  # roles without gradients here
 FIXED += ("label of rows", "ids", "parameter", "steps", "means", "variances")
-LIKE_X = (
-    "like x",
-    "attended",
-    "embedded",
-    "resized",
-)  # results in the dtype of x, whatever the others have
+LIKE_X = ("like x", "attended", "embedded", "resized", "chosen")  # in the dtype of x alone
 PROMOTED = ("full", "packed", "product", "convolved")  # results in the promoted dtype
 
 
@@ -147,6 +146,10 @@ def draw(role: str, space: Shape, dtype: Any, random: Random) -> np.ndarray:
         return (random.integers(-64, 64, shape) / 16).astype(dtype)
     if "levels" in role:
         return rounded(_levels(random, shape, "special" in role), dtype)
+    if role == "numbers of many sizes":
+        sizes = np.ldexp(1.0, random.integers(-9, 10, shape))
+        sizes[:1] = 0.0  # a row of zeros
+        return rounded(random.standard_normal(shape) * sizes, dtype)
     if role == "variances":
         return rounded(0.5 + np.abs(random.standard_normal(shape)), dtype)
     if "mirrored" in role:

@@ -184,6 +184,42 @@ FAULTS: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
         _over_n,
         "forward",
     ),
+    "the last of equal columns": (
+        "top_k",
+        "top_k",
+        lambda right: lambda x, k: (right(x.flip(-1), k)[0],),
+        "dx",
+    ),
+    "a NaN that is not the largest": (
+        "top_k, columns",
+        "top_k",
+        lambda right: lambda x, k: right(torch.where(x.isnan(), -torch.inf, x), k),
+        "forward",
+    ),
+    "a scale of twice the size": (
+        "quantize mxfp8",
+        "quantize",
+        lambda right: lambda x, q: right(2.0 * x, q),
+        "forward",
+    ),
+    "a block of another size": (
+        "quantize fp8_block128",
+        "quantize",
+        lambda right: lambda x, q: right(x.roll(1, -1), q),
+        "forward",
+    ),
+    "a saturation off by one": (
+        "quantize int8_row",
+        "quantize",
+        lambda right: lambda x, q: (right(x, q)[0].clamp(max=126), right(x, q)[1]),
+        "forward",
+    ),
+    "a gradient that is rounded": (
+        "fake_quantize mxfp8",
+        "fake_quantize",
+        lambda right: lambda x, q: right(x, q) + 0.01 * (x - x.detach()),
+        "dx",
+    ),
     "an id off by one": (
         "embedding",
         "embedding",
