@@ -14,9 +14,14 @@ from bridge.cli import post_training
 from bridge.cli.entries import FACTORS, Entry, Operands
 from bridge.cli.fusion_entries import FUSIONS, hidden
 from bridge.cli.model_ops.attention_forms import ATTENTION
+from bridge.cli.model_ops.batch_norm_forms import BATCH_NORMS
+from bridge.cli.model_ops.choice_forms import CHOICES
+from bridge.cli.model_ops.convolution_forms import CONVOLUTIONS
+from bridge.cli.model_ops.image_forms import IMAGES
 from bridge.cli.model_ops.loss_forms import portable_loss
 from bridge.cli.model_ops.optimizer_forms import OPTIMIZERS
 from bridge.cli.model_ops.product_forms import PRODUCTS
+from bridge.cli.model_ops.quantization_forms import QUANTIZATIONS
 from bridge.cli.norm_entries import GATED_NORMS, GROUP_NORMS, NORM_ROTARIES, OF_NUMBERS
 
 
@@ -361,6 +366,11 @@ COMPARED = {
         ),
         *OPTIMIZERS,
         *post_training.OF_LAYERS,
+        *CONVOLUTIONS,
+        *IMAGES,
+        *BATCH_NORMS,
+        *QUANTIZATIONS,
+        *CHOICES,
     )
 }
 

@@ -71,6 +71,24 @@ _SHAPES: dict[str, Callable[[Shape, int], Shape]] = {
     "vocabulary": lambda rows, d: (rows[-1], d),
     "ids": lambda rows, d: rows[:-1],  # integers below n
     "embedded": lambda rows, d: (*rows[:-1], d),
+    # Convolutions, of a space [n, c, channels of a group, o, *kernel, *sizes, *places].
+    "image": lambda rows, d: (*rows[:2], *_parts((*rows, d), 4, 3)[1]),
+    "kernel": lambda rows, d: (rows[3], rows[2], *_parts((*rows, d), 4, 3)[0]),
+    "kernel transposed": lambda rows, d: (rows[1], rows[2], *_parts((*rows, d), 4, 3)[0]),
+    "convolved": lambda rows, d: (rows[0], rows[3], *_parts((*rows, d), 4, 3)[2]),
+    # Pools and interpolation, of a space [n, c, *sizes, *places].
+    **dict.fromkeys(
+        ("planes", "planes of levels", "planes of special levels"),
+        lambda rows, d: (*rows[:2], *_parts((*rows, d), 2, 2)[0]),
+    ),
+    "resized": lambda rows, d: (*rows[:2], *_parts((*rows, d), 2, 2)[1]),
+    # Batch norm, of a space [n, c, *places].
+    **dict.fromkeys(("channels", "means", "variances"), lambda rows, d: (*rows, d)[1:2]),
+    "statistics": lambda rows, d: (2, *(*rows, d)[1:2]),  # means and variances
+    # The k largest, of a space [*rows, columns, k].
+    **dict.fromkeys(("levels", "special levels"), lambda rows, d: rows),
+    "chosen": lambda rows, d: (*rows[:-1], d),
+    "numbers of many sizes": lambda rows, d: (*rows, d),
     # Optimizers: a parameter, and a gradient for each of three steps.
     "parameter": lambda rows, d: (*rows, d),
     "steps": lambda rows, d: (3, *rows, d),
@@ -80,18 +98,26 @@ ROWS = ("row", "packed row", "number", "three numbers")  # the same for all rows
 ARRAYS = {"full": 1, "packed": 2, "residual": 1, "like x": 1}  # the number of elements per column
 # Roles whose operands have a part for each row.
 OF_ROWS = (*ARRAYS, "per row", "label", "mask", "byte mask", "sink", "hidden")
-OF_ROWS += ("mask of batches", "mask of batches and keys")
+OF_ROWS += ("mask of batches", "mask of batches and keys", "image", "convolved")
+OF_ROWS += ("planes", "planes of levels", "planes of special levels", "resized", "levels")
+OF_ROWS += ("special levels", "chosen", "numbers of many sizes")
 FACTORS = ("hidden", "projection")
 MASKS = tuple(role for role in _SHAPES if "mask" in role)
 FIXED = ("label", "table", "offset", "integer", *MASKS)  # roles without gradients here
-FIXED += ("label of rows", "ids", "parameter", "steps")
-LIKE_X = ("like x", "attended", "embedded")  # results in the dtype of x, whatever the others have
-PROMOTED = ("full", "packed", "product")  # results in the promoted dtype
+FIXED += ("label of rows", "ids", "parameter", "steps", "means", "variances")
+LIKE_X = ("like x", "attended", "embedded", "resized", "chosen")  # in the dtype of x alone
+PROMOTED = ("full", "packed", "product", "convolved")  # results in the promoted dtype
 
 
 def _own(d: int) -> int:
     """Returns the number of features that belong to one row."""
     return min(d, 8)
+
+
+def _parts(space: Shape, start: int, count: int) -> tuple[Shape, ...]:
+    """Returns the parts of equal length after the first dimensions of a space."""
+    length = (len(space) - start) // count
+    return tuple(space[start + i * length :][:length] for i in range(count))
 
 
 def shape_of(role: str, space: Shape) -> Shape:
@@ -118,9 +144,28 @@ def draw(role: str, space: Shape, dtype: Any, random: Random) -> np.ndarray:
         return _factor(role, space, random).astype(dtype)
     if role == "offset":  # added to an exact product, also without a rounding
         return (random.integers(-64, 64, shape) / 16).astype(dtype)
+    if "levels" in role:
+        return rounded(_levels(random, shape, "special" in role), dtype)
+    if role == "numbers of many sizes":
+        sizes = np.ldexp(1.0, random.integers(-9, 10, shape))
+        sizes[:1] = 0.0  # a row of zeros
+        return rounded(random.standard_normal(shape) * sizes, dtype)
+    if role == "variances":
+        return rounded(0.5 + np.abs(random.standard_normal(shape)), dtype)
     if "mirrored" in role:
         return rounded(_mirrored(role, random.standard_normal(shape)), dtype)
     return rounded(random.standard_normal(shape), dtype)
+
+
+def _levels(random: Random, shape: Shape, is_special: bool) -> np.ndarray:
+    """Returns few different numbers, so that many are equal, and perhaps some not finite."""
+    finite = np.array([-1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 1.5])
+    chosen = finite[random.integers(0, len(finite), shape)]
+    if not is_special:
+        return chosen
+    others = np.array([-np.inf, np.nan, np.inf])
+    places = random.integers(0, 4 * len(others), shape)
+    return np.where(places < len(others), others[places % len(others)], chosen)
 
 
 def _mirrored(role: str, array: Any) -> np.ndarray:
@@ -235,6 +280,8 @@ class Entry:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Operands that the op is differentiated by."""
+        if not self.compared.differentiable:
+            return ()
         return tuple(name for name, role in self.roles.items() if role not in FIXED)
 
     def has_rows(self, operand: str) -> bool:

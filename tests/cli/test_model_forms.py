@@ -1,4 +1,4 @@
-"""The bounds of products, attention, losses and optimizers hold, and see planted faults.
+"""The bounds of the ops that a model is made of hold, and see planted faults.
 
 A fault must be seen in 16 bits as well as in float32: there the judge allows the one rounding that
 the contract has, and hardly more.
@@ -20,6 +20,7 @@ from bridge.cli.model_ops.bounded import Arithmetic, Bounded, exact, rounded_to
 from bridge.cli.parity import in_torch
 from bridge.cli.parity.bounded_judge import BoundedJudge, judge_of
 from bridge.cli.parity.grid import Case, places
+from tests.cli.model_faults import FAULTS
 
 DTYPES = ("float16", "bfloat16", "float32")
 BOUNDED = [name for name, entry in COMPARED.items() if entry.compared.bounds is not None]
@@ -56,84 +57,6 @@ class Faulty:
     def __getattr__(self, name: str) -> Any:
         right = getattr(bridge.torch, name)
         return self._fault(right) if name == self._name else right
-
-
-def without(x: torch.Tensor, place: int) -> torch.Tensor:
-    """Returns x with a zero at a place of the last dimension."""
-    kept = torch.ones(x.shape[-1], dtype=x.dtype)
-    kept[place] = 0
-    return x * kept
-
-
-def _hidden_key(right: Any) -> Any:
-    def run(q: Any, k: Any, v: Any, mask: Any = None, **options: Any) -> Any:
-        hidden = torch.zeros(k.shape[-2], dtype=torch.bool)
-        hidden[3] = True
-        mask = hidden if mask is None else mask | hidden
-        return right(q, k, v, mask=mask, **options)
-
-    return run
-
-
-# Faults by form: the function, the fault, and a result that must show it.
-FAULTS: dict[str, tuple[str, str, Callable[[Any], Any], str]] = {
-    "a skipped term": (
-        "matmul",
-        "matmul",
-        lambda right: lambda a, b: right(without(a, 300), b),
-        "forward",
-    ),
-    "a skipped term of the gradient": (
-        "matmul transposed",
-        "matmul",
-        lambda right: lambda a, b: right(a, torch.cat((b[:, :1].detach(), b[:, 1:]), 1)),
-        "db",
-    ),
-    "the bias left out of the gradient": (
-        "linear",
-        "linear",
-        lambda right: lambda x, w, b: right(x, w, without(b, 4)),
-        "dbias",
-    ),
-    "another scale": (
-        "attention",
-        "attention",
-        lambda right: lambda *qkv, **o: right(*qkv, **o | {"scale": 0.3535}),
-        "forward",
-    ),
-    "a skipped key": ("attention", "attention", _hidden_key, "dv"),
-    "a skipped key of a causal form": ("attention causal", "attention", _hidden_key, "forward"),
-    "a window of one more": (
-        "attention of groups in a window",
-        "attention",
-        lambda right: lambda *qkv, window, **o: right(*qkv, window=window + 1, **o),
-        "forward",
-    ),
-    "a sink that is scaled": (
-        "attention sink",
-        "attention",
-        lambda right: lambda *qkv, sink, **o: right(*qkv, sink=0.7 * sink, **o),
-        "forward",
-    ),
-    "no softcap": (
-        "attention softcap",
-        "attention",
-        lambda right: lambda *qkv, softcap, **o: right(*qkv, **o),
-        "dx",
-    ),
-    "a label smoothed": (
-        "linear_cross_entropy portable",
-        "linear_cross_entropy",
-        lambda right: lambda *a, **o: right(*a, **o, label_smoothing=1e-3),
-        "dx",
-    ),
-    "an id off by one": (
-        "embedding",
-        "embedding",
-        lambda right: lambda ids, w: right((ids + (ids == 2)).clamp(max=len(w) - 1), w),
-        "dx",
-    ),
-}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,1 +1,1 @@
-"""Forms of the ops that a model is made of: products, attention, embedding, loss and optimizers."""
+"""Forms of the ops that a model is made of, from products to optimizers and images."""

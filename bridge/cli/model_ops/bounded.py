@@ -12,6 +12,7 @@ of both. So a bound shrinks to 0 where both agree, and is one unit of 16 bits el
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,15 +83,22 @@ class Arithmetic:
             return Bounded(values, carried + roundings * one, np.maximum(one, carried / 8))
 
     def product(self, a: Bounded, b: Bounded) -> Bounded:
-        """Returns a·b: leaves of 256 terms are chains, so a term has at most 256 roundings there.
+        return self.sums_of_products(np.matmul, a, b, a.shape[-1])
 
-        Each level of the tree above has one more.
+    def sums_of_products(
+        self, function: Callable[[Array, Array], Array], a: Bounded, b: Bounded, terms: int
+    ) -> Bounded:
+        """Returns a function of a and b, linear in both, whose results are sums of products.
+
+        Leaves of 256 terms are chains, so a term has at most 256 roundings there. Each level of
+        the tree above has one more.
         """
-        terms = a.shape[-1]
         roundings = min(terms, LEAF) + levels(terms, LEAF)
         # |(a + α)(b + β) − ab| ≤ |a||β| + |α|(|b| + |β|)
-        carried = np.abs(a.values) @ b.error + a.error @ b.size
-        return self._made(a.values @ b.values, carried, a.size @ b.size, roundings)
+        carried = function(np.abs(a.values), b.error) + function(a.error, b.size)
+        return self._made(
+            function(a.values, b.values), carried, function(a.size, b.size), roundings
+        )
 
     def column_sum(self, x: Bounded) -> Bounded:
         """Returns the sum over rows `[..., rows, d]`: chains of 16 rows, and a tree."""

@@ -20,8 +20,10 @@ def _rows(x: Bounded) -> Bounded:
     return x.as_view(lambda values: values.reshape(-1, values.shape[-1]))
 
 
-class _Case:
+class Products:
     """A product [*batch, m, k] × [*batch, k, n] whose operands may be stored transposed.
+
+    Another bilinear op has other methods `matrix`, `product`, `of_x` and `of_b`.
 
     Args:
       case: `bridge.cli.parity.grid.Case`, which knows the dtypes.
@@ -45,6 +47,9 @@ class _Case:
     def rounded(self, x: Bounded) -> Bounded:
         return self.arithmetic.rounded(x, self.case.dtype_of("g"))
 
+    def product(self, x: Bounded, b: Bounded) -> Bounded:
+        return self.arithmetic.product(x, b)
+
     def stored(self, gradient: Bounded, name: str) -> Bounded:
         """Returns the gradient of a matrix in the shape of its operand."""
         is_turned = self.turns["x" if name == "x" else "b"]
@@ -62,35 +67,38 @@ class _Case:
     def along(self, kind: str) -> Bounded:
         """Returns the sum of rounded products of an operand and the other's tangent."""
         x, b = self.matrix("x"), self.matrix(self.second)
-        first = self.rounded(self.arithmetic.product(self.matrix(f"{kind}_x"), b))
-        second = self.rounded(self.arithmetic.product(x, self.matrix(f"{kind}_{self.second}")))
+        first = self.rounded(self.product(self.matrix(f"{kind}_x"), b))
+        second = self.rounded(self.product(x, self.matrix(f"{kind}_{self.second}")))
         total = self.arithmetic.add(first, second)
         if "bias" not in self.p:
             return total
         bias = self.rounded(exact(np.broadcast_to(self.p[f"{kind}_bias"], total.shape)))
         return self.arithmetic.add(self.rounded(total), bias)
 
+    def quantities(self) -> dict[str, Bounded]:
+        """Returns the values and bounds of the product and all its derivatives."""
+        p, second = self.p, self.second
+        x, b, g = self.matrix("x"), self.matrix(second), exact(p["g"])
+        value = self.product(x, b)
+        if "bias" in p:  # before the one rounding
+            value = self.arithmetic.add(value, exact(np.broadcast_to(p["bias"], value.shape)))
+        found = {
+            "forward": value,
+            "dx": self.of_x(g, b),
+            f"d{second}": self.of_b(x, g),
+            "jvp": self.along("t"),
+            "d2x": self.of_x(g, self.matrix(f"v_{second}")),
+            f"d2{second}": self.of_b(self.matrix("v_x"), g),
+            "d2g": self.along("v"),
+        }
+        if "bias" in p:
+            found["dbias"] = self.arithmetic.column_sum(_rows(g))
+            found["d2bias"] = exact(np.zeros(p["bias"].shape))
+        return found
+
 
 def product_bounds(case: Any, p: Operands) -> Mapping[str, Bounded]:
-    """Returns the values and bounds of a product and all its derivatives."""
-    own, second = _Case(case, p), _Case(case, p).second
-    x, b, g = own.matrix("x"), own.matrix(second), exact(p["g"])
-    value = own.arithmetic.product(x, b)
-    if "bias" in p:  # before the one rounding
-        value = own.arithmetic.add(value, exact(np.broadcast_to(p["bias"], value.shape)))
-    found = {
-        "forward": value,
-        "dx": own.of_x(g, b),
-        f"d{second}": own.of_b(x, g),
-        "jvp": own.along("t"),
-        "d2x": own.of_x(g, own.matrix(f"v_{second}")),
-        f"d2{second}": own.of_b(own.matrix("v_x"), g),
-        "d2g": own.along("v"),
-    }
-    if "bias" in p:
-        found["dbias"] = own.arithmetic.column_sum(_rows(g))
-        found["d2bias"] = exact(np.zeros(p["bias"].shape))
-    return found
+    return Products(case, p).quantities()
 
 
 def _matmul(

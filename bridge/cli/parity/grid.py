@@ -50,7 +50,8 @@ OPS: dict[str, tuple[str, ...]] = {
 # The first dtype is for operands of the rows' size, the second for weights, biases and row weights.
 _MIXED = (("bfloat16", "float32"), ("float32", "bfloat16"), ("float16", "bfloat16"))
 _OF_PRODUCTS = ("right", "right of batches", "layer", "columns", "sinks")
-_OTHERS = (*ROWS, "per row", "sink", "residual", *_OF_PRODUCTS)
+_OF_IMAGES = ("kernel", "kernel transposed", "channels", "means", "variances", "statistics")
+_OTHERS = (*ROWS, "per row", "sink", "residual", *_OF_PRODUCTS, *_OF_IMAGES)
 
 
 def places(compared: Comparison) -> tuple[Place, ...]:
@@ -200,7 +201,7 @@ class Case:
                 return promote(*(self.dtype_of(name) for name in floating))
             if role in LIKE_X:
                 return self.x
-            return self.others if role == "residual" else self.arithmetic
+            return self.others if role in ("residual", "statistics") else self.arithmetic
         return self.others if role in _OTHERS else self.x
 
     def operands(self) -> Operands:

@@ -37,10 +37,10 @@ BOUNDS_IN_WORDS = (
     "a residual is rounded to its dtype before it is used, and so is its gradient. The derivatives "
     "of softmax are taken at the value that it returned. The matrix product of logits is exact; "
     "gradients of its factors may be off by one more smallest number of their dtype. Products, "
-    "attention, embedding, losses by bridge's products and optimizers have bounds of an error "
-    "analysis: the roundings of the contract one after the other, a sum's relative to the sum of "
-    "the absolute values of its terms; a result in 16 bits must be the rounding of a number within "
-    "them."
+    "attention, embedding, losses by bridge's products, optimizers, convolutions, pools, "
+    "interpolation and running statistics have bounds of an error analysis: the roundings of the "
+    "contract one after the other, a sum's relative to the sum of the absolute values of its "
+    "terms; a result in 16 bits must be the rounding of a number within them."
 )
 
 Truths = tuple[dict[str, Array], dict[str, Array]]  # true values, and their allowed changes
