@@ -42,6 +42,21 @@ def real_number(function: str, argument: str, value: Any, expected: str = "a num
     raise TypeError(f"{function}: {argument} has {found}, expected {expected}")
 
 
+def number_of_float32(function: str, argument: str, value: Any) -> float:
+    """Converts a number to float; infinities and NaN stay.
+
+    Raises:
+      TypeError: as `real_number`.
+      ValueError: if it is finite, and infinite in float32.
+    """
+    number = real_number(function, argument, value)
+    if LARGEST_FLOAT32 < abs(number) < math.inf:
+        raise ValueError(
+            f"{function}: {argument} is {number}, expected a number up to {LARGEST_FLOAT32:.1e}"
+        )
+    return number
+
+
 def whole_number(function: str, argument: str, value: Any, least: int = 0) -> int:
     """Converts to int.
 

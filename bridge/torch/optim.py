@@ -35,6 +35,7 @@ class _InPlace(torch.optim.Optimizer):
 
     _name: str
     _may_be_absent: tuple[str, ...] = ()
+    _is_counted = False  # True if a state has the number of steps
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -107,6 +108,8 @@ class _InPlace(torch.optim.Optimizer):
             if found := unwritable(p):
                 self._refuse(place, i, found, "memory of its own", ValueError)
             if state := self.state.get(p):
+                if self._is_counted and not isinstance(state.get("step"), Tensor):
+                    self._refuse(place, i, "has a state without step", "its tensor", ValueError)
                 for name in names:
                     self._check_state(place, i, p, name, state.get(name))
             yield p, g
@@ -183,6 +186,7 @@ class AdamW(_InPlace, torch.optim.AdamW):
     """
 
     _name = "AdamW"
+    _is_counted = True
 
     def __init__(
         self,
@@ -225,7 +229,9 @@ class AdamW(_InPlace, torch.optim.AdamW):
             if group["amsgrad"]:
                 state["max_exp_avg_sq"] = self._new_state(p)
         state["step"] += 1
-        m, v, largest = state["exp_avg"], state["exp_avg_sq"], state.get("max_exp_avg_sq")
+        m, v = state["exp_avg"], state["exp_avg_sq"]
+        # The group decides: a state keeps its largest squares when amsgrad is switched off.
+        largest = state["max_exp_avg_sq"] if group["amsgrad"] else None
         p, g, m, v, largest = as_rows(p, g, m, v, largest)
         lr, weight_decay = numbers.of(group["lr"], p), numbers.decay(group["weight_decay"], p)
         step = numbers.step(state["step"], p)

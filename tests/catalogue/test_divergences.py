@@ -218,6 +218,15 @@ def test_special_rows(own: Any, case: str) -> None:
 
 
 @each
+@every
+def test_rows_without_columns_have_zero(own: Any, op: Op) -> None:
+    nothing = [np.zeros((2, 0), np.float32)] * op.operands
+    value, *gradients = own.vjp(lambda *x: op.run(own.ops, *x), nothing, np.ones(2, np.float32))
+    np.testing.assert_array_equal(bits(value), bits(np.zeros(2, np.float32)))
+    assert [dx.shape for dx in gradients] == [(2, 0)] * op.operands
+
+
+@each
 def test_nearly_equal_rows_keep_the_digits_of_their_divergence(own: Any, rng: Any) -> None:
     p = rng.normal(size=(4, 100)).astype(np.float32)
     q = p + np.float32(1e-4) * rng.normal(size=(4, 100)).astype(np.float32)

@@ -211,6 +211,25 @@ def test_transforms_and_compilers(kind: str, rng: Any) -> None:
 
 
 @each
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("advantage", [1.0, -1.0, 0.0])
+def test_sapo_of_an_infinite_ratio_is_flat(own: Any, level: str, advantage: float) -> None:
+    """The sigmoid is 1 there, so its gradient towards the logarithms is 0, and no NaN."""
+    x, old = np.full((1, 2), 100, np.float32), np.zeros((1, 2), np.float32)
+    a = np.float32([advantage])
+
+    def run(*arrays: Any) -> Any:
+        return own.ops.policy_loss(*arrays, kind="sapo", level=level)
+
+    value, dx, dold, da = own.vjp(run, (x, old, a), np.float32(1))
+    expected = -4.0 * (advantage if advantage > 0 else advantage / 1.05)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    assert not np.any(dx)
+    assert not np.any(dold)
+    assert np.isfinite(da).all()
+
+
+@each
 def test_no_token_gives_zero(own: Any) -> None:
     x, nothing = np.ones((2, 3), np.float32), np.zeros((2, 3), bool)
     for kind in KINDS:

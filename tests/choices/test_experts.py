@@ -282,3 +282,13 @@ def test_wrong_arguments(
     }
     with pytest.raises(error, match=f"{name}: {words}"):
         getattr(own.ops, name)(*arrays, **options)
+
+
+@pytest.mark.parametrize("number", [2**32, -(2**32) + 1])
+def test_numbers_of_64_bits_are_not_cut(number: int) -> None:
+    """JAX keeps 32 bits of an integer while x64 is off: 2**32 would become the expert 0."""
+    wide = np.array([[number], [1]])
+    with pytest.raises(ValueError, match=f"moe_permute: columns has {number}, expected integers"):
+        bridge.jax.moe_permute(X, wide, 2)
+    with pytest.raises(ValueError, match=f"moe_combine: places has {number}, expected integers"):
+        bridge.jax.moe_combine(X, None, wide)

@@ -92,6 +92,19 @@ def test_64_bits(own: Any, seed: int, offset: int, rng: np.random.Generator) -> 
 
 
 @each
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_offsets_of_64_bits(own: Any, dtype: str, rng: np.random.Generator) -> None:
+    """JAX takes all bits of an offset from an array of NumPy, also while x64 is off."""
+    logits = drawn(rng, (3, 40), "float32")
+    offsets = np.array([5, 2**40, 2**63 - 1], dtype)
+    if dtype == "int64":
+        offsets[0] = -(2**35)
+    expected = [token(x, SEED, int(o)) for x, o in zip(logits, offsets, strict=True)]
+    given = torch.tensor(offsets.astype(np.int64)) if own.name == "torch" else offsets
+    assert sample(own, logits, SEED, given).tolist() == expected
+
+
+@each
 def test_the_distribution(own: Any) -> None:
     """Chi-square over 20,000 draws, for all columns and for the columns that filters leave."""
     count, columns = 20000, 12

@@ -173,6 +173,7 @@ def test_bad_input_is_named() -> None:
     p.grad = torch.ones(2)
     for arguments, error, words in (
         (([p], -1.0), ValueError, "max_norm is -1.0, expected a number from 0 on"),
+        (([p], 1e40), ValueError, r"max_norm is 1e\+40, expected a number up to 3.4e\+38"),
         (([p], 1.0, 1.0), ValueError, "norm_type is 1.0, expected 2"),
         (([("w", p), p], 1.0), TypeError, "parameters has a member of type Parameter"),
         ((7, 1.0), TypeError, "parameters has type int"),
@@ -184,8 +185,9 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(TypeError, match="gradient of w has dtype complex64"):
         in_torch.clip_grad_norm_({"w": c, "z": p}, 0.1)
     assert p.grad.tolist() == [1.0, 1.0]
-    with pytest.raises(ValueError, match=r"max_norm is -1\.0, expected a number from 0 on"):
-        in_jax.clip_by_global_norm(-1.0)
+    for negative in (-1.0, jnp.array(-1.0), np.float32(-1.0)):
+        with pytest.raises(ValueError, match=r"max_norm is -1\.0, expected a number from 0 on"):
+            in_jax.clip_by_global_norm(negative)
     clip = in_jax.clip_by_global_norm(jnp.ones(2))
     with pytest.raises(ValueError, match=r"max_norm has shape \[2\]"):
         clip.update({"w": jnp.ones(2)}, clip.init({"w": jnp.ones(2)}))

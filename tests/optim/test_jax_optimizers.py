@@ -221,6 +221,31 @@ def test_numbers_are_named(name: str, value: Any) -> None:
         optimizer.step(params, optimizer.init(params), params)
 
 
+@pytest.mark.parametrize(
+    ("mask", "error", "words"),
+    [
+        ({"w": "no"}, TypeError, "mask is 'no', expected True or False"),
+        ({"w": np.array([True, False])}, TypeError, "mask is array"),
+        ({"v": True}, ValueError, "mask has another structure than the parameters"),
+    ],
+)
+def test_masks_are_checked(mask: Any, error: Any, words: str) -> None:
+    params = {"w": jnp.ones(2)}
+    for optimizer in (optim.adamw(0.1, mask=mask), optim.sgd(0.1, mask=mask)):
+        with pytest.raises(error, match=words):
+            optimizer.step(params, optimizer.init(params), params)
+    kept = optim.adamw(0.1, mask={"w": np.bool_(True)})
+    kept.step(params, kept.init(params), params)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "weight_decay"])
+def test_numbers_beyond_float32_are_refused(name: str) -> None:
+    params = {"w": jnp.ones(2)}
+    optimizer = optim.adamw(**{"learning_rate": 0.1, name: 1e40})
+    with pytest.raises(ValueError, match=rf"adamw: {name} is 1e\+40, expected a number up to 3.4e"):
+        optimizer.step(params, optimizer.init(params), params)
+
+
 @pytest.mark.filterwarnings("error")
 def test_arrays_of_numpy() -> None:
     params = {"w": np.ones((2, 3))}

@@ -266,3 +266,17 @@ def test_bad_input_is_named_before_anything_is_written() -> None:
         optim.AdamW([good], betas=(1.0, 0.9))
     with pytest.raises(ValueError, match="Nesterov momentum requires"):
         optim.SGD([good], nesterov=True)
+
+
+def test_amsgrad_that_is_switched_off() -> None:
+    """The group decides, as in torch, though a state keeps its largest squares."""
+    results = []
+    for make in (optim.AdamW, torch.optim.AdamW):
+        p = torch.nn.Parameter(torch.ones(3))
+        optimizer = make([p], lr=0.1, amsgrad=True)
+        for scale, is_on in ((1.0, True), (0.01, False), (0.01, False)):
+            optimizer.param_groups[0]["amsgrad"] = is_on
+            p.grad = torch.full((3,), scale)
+            optimizer.step()
+        results.append(p.detach())
+    torch.testing.assert_close(*results, rtol=1e-6, atol=0)

@@ -101,6 +101,9 @@ def overlap_state(optimizer: Any, p: Any) -> None:
 CHANGES: list[tuple[str, Any, str]] = [
     ("adamw", ("lr", torch.ones(2)), "lr of group 1 has shape [2] and dtype float32, expected one"),
     ("adamw", ("lr", None), "lr of group 1 has type NoneType, expected a number"),
+    ("adamw", ("lr", 1e40), "lr of group 1 is 1e+40, expected a number up to 3.4e+38"),
+    ("adamw", ("weight_decay", 1e39), "weight_decay of group 1 is 1e+39, expected a number up to"),
+    ("adamw", lose("step"), "group 1 has a state without step, expected its tensor"),
     ("adamw", ("weight_decay", "no"), "weight_decay of group 1 has type str, expected a number"),
     ("adamw", ("betas", (0.9, 1.5)), "betas[1] is 1.5, expected a number from 0 on, below 1"),
     ("adamw", ("eps", -1.0), "eps is -1.0, expected a finite number"),

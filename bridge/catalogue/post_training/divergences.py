@@ -44,7 +44,9 @@ def entropy_of(log_p: Any) -> Any:
     plain = 0.0 - bl.sum(weighted(p, log_p))
     # An error e that all logarithms share changes the plain sum by e·(plain − 1), and the sum of p
     # by e. A long row has a logsumexp of few digits behind the point, and a large entropy.
-    return plain + (plain - 1.0) * (1.0 - bl.sum(p))
+    total = bl.sum(p)
+    # No column adds nothing: a sum of 0 is no error there.
+    return plain + (plain - 1.0) * bl.where(total == 0.0, 0.0, 1.0 - total)
 
 
 def _entropy_vjp(logits: Any, h: Any, g: Any, *, scale: float) -> Any:
@@ -92,7 +94,7 @@ def kl_div(p_logits: bl.Full, q_logits: bl.Full, *, temperature: float = 1.0):
     largest_q, rest_q = bl.logsumexp_parts(t)
     log_p = (s - largest_p) - beyond_largest(largest_p, rest_p)
     log_q = (t - largest_q) - beyond_largest(largest_q, rest_q)
-    kl = bl.sum(_kl_term(log_p, log_q))
+    kl = bl.sum(_kl_term(log_p, log_q)) + 0.0  # turns -0.0, the sum of no column, into +0.0
     return kl
 
 

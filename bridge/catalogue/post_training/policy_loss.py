@@ -7,6 +7,7 @@ estimate of the divergence from a reference, Schulman, "Approximating KL diverge
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,9 @@ def _token_losses(
         loss = -(bl.stop_gradient(clipped) * advantages * log_probs)
     elif kind == "sapo":
         rate = bl.where(advantages > 0.0, first, second)
+        # The sigmoid of an infinite ratio has the slope 0, which the ratio's own would make NaN.
+        is_infinite = ratio == math.inf
+        ratio = bl.where(is_infinite, math.inf, bl.exp(bl.where(is_infinite, 0.0, change)))
         loss = -(bl.sigmoid(rate * (ratio - 1.0)) * (4.0 / rate) * advantages)
     else:
         loss = -bl.minimum(ratio * advantages, clipped * advantages)

@@ -64,6 +64,23 @@ def as_arrays(*values: Any) -> tuple[Any, ...]:
     )
 
 
+def refuse_narrowed(function: str, name: str, value: Any) -> None:
+    """Raises ValueError for NumPy integers that JAX would change while jax_enable_x64 is off."""
+    dtype = getattr(value, "dtype", None)
+    if isinstance(value, jax.Array) or dtype not in (np.int64, np.uint64) or value.size == 0:
+        return
+    kept = jax.dtypes.canonicalize_dtype(dtype)
+    if kept == dtype:
+        return
+    limits = jnp.iinfo(kept)
+    least, largest = int(value.min()), int(value.max())
+    if least < limits.min or largest > limits.max:
+        raise ValueError(
+            f"{function}: {name} has {least if least < limits.min else largest}, expected integers "
+            f"from {limits.min} to {limits.max}: while jax_enable_x64 is off, JAX keeps 32 bits"
+        )
+
+
 def as_any_array(function: str, name: str, value: Any) -> jax.Array:
     """Returns an array of any dtype that JAX has, including PRNG keys.
 

@@ -13,7 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bridge.jax._adapter.arguments import as_array_like, as_arrays, refuse_traced
+from bridge.jax._adapter.arguments import (
+    as_array_like,
+    as_arrays,
+    refuse_narrowed,
+    refuse_traced,
+)
 from bridge.jax._adapter.avals import spec_of, unsplit
 from bridge.jax._adapter.declared import DeclaredFunction
 from bridge.lang.dtypes import FLOATING
@@ -58,6 +63,7 @@ def checked(
         if value is not None or place < required:
             dtypes = INTEGERS if key in integers else FLOATING
             value = as_array_like(name, key, value, dtypes, _EXPECTED[dtypes])
+            refuse_narrowed(name, key, value)
         found.append(value)
     return as_arrays(*found)
 

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from bridge.jax._adapter.arguments import (
     as_array_like,
     as_arrays,
     compiled_for,
+    refuse_narrowed,
     refuse_traced,
 )
 from bridge.jax._adapter.avals import spec_of
@@ -112,27 +111,10 @@ class DeclaredFunction:
             dtypes = dtypes_of_role(operand.role)
             expected = f"one of {', '.join(dtypes)}"
             checked.append(as_array_like(self.name, operand.name, value, dtypes, expected))
-            _refuse_narrowed(self.name, operand.name, value)
+            refuse_narrowed(self.name, operand.name, value)
             if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer):
                 _array_types.add(type(value))
         return tuple(checked)
-
-
-def _refuse_narrowed(function: str, name: str, value: Any) -> None:
-    """Raises ValueError for NumPy integers that JAX would change while jax_enable_x64 is off."""
-    dtype = getattr(value, "dtype", None)
-    if isinstance(value, jax.Array) or dtype not in (np.int64, np.uint64) or value.size == 0:
-        return
-    kept = jax.dtypes.canonicalize_dtype(dtype)
-    if kept == dtype:
-        return
-    limits = jnp.iinfo(kept)
-    least, largest = int(value.min()), int(value.max())
-    if least < limits.min or largest > limits.max:
-        raise ValueError(
-            f"{function}: {name} has {least if least < limits.min else largest}, expected integers "
-            f"from {limits.min} to {limits.max}: while jax_enable_x64 is off, JAX keeps 32 bits"
-        )
 
 
 @compiled_for

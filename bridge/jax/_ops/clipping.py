@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bridge.catalogue import optimizers
 from bridge.catalogue.checks import number
@@ -46,7 +47,8 @@ def clip_by_global_norm(max_norm: Any) -> Optimizer:
       >>> clipped, state = clip.update(grads, clip.init(grads))
     """
     name = "clip_by_global_norm"
-    if not isinstance(max_norm, jax.Array):
+    # An update refuses an array with dimensions.
+    if not isinstance(max_norm, jax.core.Tracer) and not np.shape(max_norm):
         max_norm = _max_norm(name, "max_norm", max_norm)
 
     def norm_dtype(tree: Any) -> Any:

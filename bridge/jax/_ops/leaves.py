@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bridge.catalogue import optimizers
+from bridge.jax._adapter.arguments import as_flag
 from bridge.jax._adapter.avals import split_as, unsplit
 from bridge.lang.dtypes import FLOATING
-from bridge.ops.scalars import real_number
+from bridge.ops.scalars import number_of_float32
 
 
 class Optimizer(NamedTuple):
@@ -99,14 +100,19 @@ class Leaves:
         if mask is None:
             return [True] * len(self.grads)
         tree = mask(self._whole) if callable(mask) else mask
-        filled = jax.tree.map(
-            lambda flag, part: jax.tree.map(lambda _: flag, part), tree, self._whole
-        )
-        return [bool(flag) for flag in self.alike("mask", filled)]
+        try:
+            filled = jax.tree.map(
+                lambda flag, part: jax.tree.map(lambda _: flag, part), tree, self._whole
+            )
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"{self.function}: mask has another structure than the parameters: {error}"
+            ) from error
+        return [as_flag(self.function, "mask", flag) for flag in self.alike("mask", filled)]
 
     def scalar(self, name: str, value: Any, dtype: Any) -> Any:
         if not isinstance(value, (jax.Array, np.ndarray)):
-            real_number(self.function, name, value)
+            number_of_float32(self.function, name, value)
         found = jnp.asarray(value, jax.dtypes.canonicalize_dtype(dtype))
         if found.shape:
             raise ValueError(

@@ -13,7 +13,7 @@ from bridge._private.torch import DisableTorchFunction
 from bridge.catalogue import optimizers
 from bridge.catalogue.checks import number
 from bridge.lang.dtypes import FLOATING
-from bridge.ops.scalars import real_number
+from bridge.ops.scalars import number_of_float32, real_number
 from bridge.torch._adapter import arrays
 from bridge.torch._adapter.kernels import dtype_word
 from bridge.torch._ops.optimizer_operands import arithmetic_of, as_rows, unwritable
@@ -62,7 +62,7 @@ def clip_grad_norm_(
       >>> norm = clip_grad_norm_(model.named_parameters(), 1.0)
     """
     name = "clip_grad_norm_"
-    limit = _max_norm(name, "max_norm", max_norm)
+    limit = number_of_float32(name, "max_norm", _max_norm(name, "max_norm", max_norm))
     if real_number(name, "norm_type", norm_type) != 2.0:
         raise ValueError(f"{name}: norm_type is {norm_type}, expected 2")
     gradients = []

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from bridge.catalogue import optimizers
-from bridge.ops.scalars import real_number
+from bridge.ops.scalars import number_of_float32
 
 
 def check_operand_number(function: str, name: str, value: Any) -> None:
     """Raises TypeError or ValueError unless `Numbers` takes the value; reads no tensor's number."""
     if not isinstance(value, Tensor):
-        real_number(function, name, value)
+        number_of_float32(function, name, value)
     elif value.is_complex() or value.numel() != 1:
         found = f"shape {list(value.shape)} and dtype {str(value.dtype).removeprefix('torch.')}"
         raise ValueError(f"{function}: {name} has {found}, expected one real number")

@@ -78,8 +78,11 @@ def seeded_sample(
     params = checked(arrays, spec, temperature, top_k, top_p, min_p)
     refuse_no_seed(NAME, seed)
     if getattr(offset, "shape", ()) and not hasattr(offset, "__jax_array__"):
-        number = jnp.asarray(offset)
+        number: Any = offset if isinstance(offset, np.ndarray) else jnp.asarray(offset)
         check_offsets(arrays.spec_of(number), spec.shape[:-1])
+        if isinstance(number, np.ndarray) and number.dtype.itemsize == 8:
+            # Its words are taken here, because JAX keeps 32 bits while jax_enable_x64 is off.
+            number = (np.stack([number & 0xFFFFFFFF, number >> 32]).astype(np.uint32),)
     else:
         number = as_integer(NAME, "offset", offset)
     return _compiled(params)(rows, as_integer(NAME, "seed", seed), number)  # type: ignore[no-any-return]
@@ -90,7 +93,9 @@ def _compiled(params: Selection) -> Callable[..., jax.Array]:
     def seeded_sample(logits: jax.Array, seed: Any, offset: Any) -> jax.Array:
         rows = logits.shape[:-1]
         key = words(NAME, "seed", seed, is_alone=False)
-        if not isinstance(offset, tuple) and offset.ndim:
+        if isinstance(offset, tuple) and offset[0].ndim > 1:
+            low, high = offset[0]
+        elif not isinstance(offset, tuple) and offset.ndim:
             low, high = _halves(offset)
         else:
             first = words(NAME, "offset", offset)
