@@ -22,6 +22,8 @@ TRIES = 6  # values of torch that are tried for one of JAX
 AHEAD = 14  # values behind a replaced one, of which one must be paired
 STEPS = 160  # of JAX behind a replaced value, which are run for that
 NEAR = 12  # dead values whose operands may lack an operation
+# One equation is the whole operation of torch, not one of many steps on the same operands.
+WHOLE = {"conv_general_dilated", "dot_general"}
 
 
 class Joins:
@@ -116,9 +118,12 @@ class Joins:
 
         The operation itself differs, as in a convolution with another padding, and nothing behind
         it agrees before the next part. One common operand is no sign. Torch's operation may have a
-        bias beside them.
+        bias beside them. A step of an operation is no candidate: the slope of GELU begins with
+        products of its operands, which are far from its result.
         """
         jax, torch = self.pairs.tape.values, self.pairs.recording.values
+        if jax[j].op not in WHOLE:
+            return None
         theirs = [unmoved(jax, jax[k]) for k in jax[j].parents if jax[k].tells]
         if len(theirs) < 2:
             return None
