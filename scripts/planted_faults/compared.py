@@ -24,6 +24,13 @@ COMPARED = (
         keyword="20-plain-relu",
     ),
     Fault(
+        "compare: a step of a slope counts as the whole operation with its operands",
+        "bridge/compared/joins.py",
+        'WHOLE = {"conv_general_dilated", "dot_general"}',
+        'WHOLE = {"conv_general_dilated", "dot_general", "mul"}',
+        tests="tests/compare/test_memory.py::test_steps_of_a_wrong_slope_are_one_part",
+    ),
+    Fault(
         "compare: common operands are no sign of one operation",
         "bridge/compared/joins.py",
         "if len(theirs) < 2:",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import inspect
 import weakref
 from typing import Any
 
@@ -102,7 +103,7 @@ class Ledger:
         self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
 
 
-def compared(wrong: int, gradients: bool = False) -> None:
+def compared(wrong: int, gradients: bool = False) -> Any:
     torch.manual_seed(0)
     model = nn.Sequential(*[Residual() for _ in range(LAYERS)])
     weights = bridge.to_jax({name: p.detach() for name, p in model.named_parameters()})
@@ -110,6 +111,16 @@ def compared(wrong: int, gradients: bool = False) -> None:
     report = bridge.compare(model, lambda x: port(weights, x, wrong), x, gradients=gradients)
     counts = [part.count for part in report.parts][: 1 if gradients else None]
     assert counts == ([wrong] if wrong else []), str(report)
+    return report
+
+
+def test_steps_of_a_wrong_slope_are_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have the operands of torch's whole slope, with which they must not be joined."""
+    monkeypatch.setitem(globals(), "LAYERS", 2)
+    lines, first = inspect.getsourcelines(port)
+    gelu = next(i for i, text in enumerate(lines, first) if "gelu" in text)
+    report = compared(2, gradients=True)
+    assert {int(part.jax.source.rpartition(":")[2]) for part in report.parts} == {gelu}, str(report)
 
 
 @pytest.mark.parametrize("wrong", [0, LAYERS])
