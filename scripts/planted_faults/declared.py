@@ -487,7 +487,7 @@ DECLARED = (
         "cpp/taps/lanes.h",
         "const Index<Real> is_new = (one > largest[v]) | (one != one);",
         "const Index<Real> is_new = (one >= largest[v]) | (one != one);",
-        tests="tests/vision/test_pooling.py::test_equal_numbers_and_nan",
+        tests="tests/vision/test_maps.py::test_largest_and_its_gradient",
     ),
     Fault(
         "batch_norm: the running variance of torch divides by n",
