@@ -49,7 +49,7 @@ class Form:
         lead = (self.images, self.channels, of_kernel // self.groups, self.outputs)
         return (*lead, *self.taps, *self.sizes, *self.places)
 
-    def call(self, ops: Any, p: Operands) -> Any:
+    def call(self, ops: Any, p: Operands, **bits: str) -> Any:
         """Runs the op of bridge, or the function of torch.nn.functional or jax.lax."""
         dims = len(self.sizes)
         if not hasattr(ops, "conv_general_dilated"):
@@ -64,6 +64,7 @@ class Form:
                 dilation=self.dilation,
                 groups=self.groups,
                 **options,
+                **bits,
             )
         letters = _LETTERS[dims]
         numbers = (f"NC{letters}", f"OI{letters}", f"NC{letters}")
@@ -78,6 +79,7 @@ class Form:
                 numbers,
                 transpose_kernel=True,
                 use_consistent_padding=True,
+                **bits,
             )
         return ops.conv_general_dilated(
             p["x"],
@@ -87,6 +89,7 @@ class Form:
             rhs_dilation=dilation,
             dimension_numbers=numbers,
             feature_group_count=self.groups,
+            **bits,
         )
 
 
@@ -155,7 +158,7 @@ def _form(name: str, form: Form) -> Entry:
         name,
         {"x": "image", "weight": "kernel transposed" if form.transposed else "kernel"},
         ("convolved",),
-        form.call,
+        lambda ops, p: form.call(ops, p, bits="portable"),  # on a GPU those of the CPU
         lambda p: _own_torch(form, p),
         lambda p: _own_jax(form, p),
         compared=Comparison(

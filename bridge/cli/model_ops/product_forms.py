@@ -124,7 +124,7 @@ def _matmul(
         name,
         dict(zip(("x", "b"), roles, strict=True)),
         ("product",),
-        lambda ops, p: ops.matmul(*matrices(p)),
+        lambda ops, p: ops.matmul(*matrices(p), bits="portable"),  # on a GPU those of the CPU
         own,
         own,
         compared=_comparison("products", shapes, further, product_bounds),
@@ -170,7 +170,7 @@ def _linear(bias: bool, *shapes: tuple[int, ...]) -> Entry:
         "linear" if bias else "linear without bias",
         roles,
         ("product",),
-        lambda ops, p: ops.linear(p["x"], p["weight"], p.get("bias")),
+        lambda ops, p: ops.linear(p["x"], p["weight"], p.get("bias"), bits="portable"),
         own,
         own,
         compared=_comparison("products", shapes, (), product_bounds),
