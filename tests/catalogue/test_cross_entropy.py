@@ -429,6 +429,7 @@ def test_an_ignore_index_past_what_jax_leaves_of_labels(ignored: int) -> None:
     )
     with pytest.raises(ValueError, match=f"^cross_entropy: {words}"):
         bridge.jax.cross_entropy(x, labels, ignore_index=ignored)
+    words = f"labels has {ignored}, expected integers from -2147483648 to 2147483647: while jax"
     with pytest.raises(ValueError, match=f"^linear_cross_entropy: {words}"):
         bridge.jax.linear_cross_entropy(x, weight, labels, ignore_index=ignored)
     with jax.enable_x64(True):
