@@ -40,17 +40,23 @@ def _flat(x: Bounded) -> Bounded:
 
 
 def _linear_bounds(
-    matrix: Matrix, rounded: int, forward: Callable[[Operands], Array] | None
+    matrix: Matrix,
+    rounded: int,
+    forward: Callable[[Operands], Array] | None,
+    entry_error: float = 0.0,
 ) -> Callable[[Any, Operands], Mapping[str, Bounded]]:
     """Returns the bounds of a linear map, whose second derivative by x is 0.
 
     Args:
       rounded: the roundings beside those of additions: of a weight, or of a quotient.
       forward: the value, if it does not follow from the matrix.
+      entry_error: the largest error of an entry of the matrix that is not 0, which float64 shows.
     """
 
     def of_case(case: Any, p: Operands) -> Mapping[str, Bounded]:
-        own, forth = Arithmetic(case.arithmetic), exact(matrix(p))
+        own, entries = Arithmetic(case.arithmetic), exact(matrix(p))
+        errors = np.where(entries.values == 0, 0.0, entry_error)
+        forth = Bounded(entries.values, errors, entries.unit)
 
         def mapped(name: str, by: Bounded) -> Bounded:
             # A sum of one term and a weight of 1 has no rounding.
@@ -183,7 +189,14 @@ def _interpolated(name: str, x: Shape, places: Shape, **options: Any) -> Entry:
         return _matrix_of(lambda x: functional.interpolate(x, **given), x[2:])
 
     # One axis after the other: an axis rounds its weights, and each of its numbers once more.
-    return _form(name, x, places, call, _linear_bounds(matrix, 2 * len(places), None))
+    rounded, error = 2 * len(places), 0.0
+    if "linear" in options["mode"] or "cubic" in options["mode"]:
+        # A weight depends on a coordinate, which has three roundings of numbers up to the size; its
+        # slope is at most 2. The cubic polynomials have three roundings of numbers up to 6. Torch
+        # has these errors too, and a weight of the other axis is at most 1.
+        polynomial = 3 * 6 if "cubic" in options["mode"] else 0
+        error = len(places) * 2 * (2 * 3 * max(x[2:]) + polynomial) * 2.0**-53
+    return _form(name, x, places, call, _linear_bounds(matrix, rounded, None, error))
 
 
 IMAGES = (
