@@ -166,7 +166,7 @@ struct TensorConvolutionKernel
   using typename Tile::PanelA;
   using typename Tile::PanelB;
   using typename Tile::Sums;
-  // Without runs a thread needs more registers than those of products have.
+  // A thread without runs needs more registers than a product's thread has.
   static constexpr int kMinBlocks = kRunsA == Runs::none ? 1 : Tile::kMinBlocks;
 
   static BRIDGE_DEVICE void run(const Params& params) {

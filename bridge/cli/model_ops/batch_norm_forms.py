@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bridge.cli.entries import Comparison, Entry, Operands
-from bridge.cli.model_ops.bounded import Arithmetic, Bounded, exact
+from bridge.cli.model_ops.bounded import Arithmetic, Bounded, exact, no_own
 
 _EPS, _KEPT = 1e-3, 0.75
 
@@ -142,10 +142,6 @@ def _form(name: str, roles: dict[str, str], *shapes: tuple[int, ...]) -> Entry:
     )
 
 
-def _no_own(p: Operands) -> Any:
-    raise NotImplementedError("running statistics are compared with their bounds alone")
-
-
 BATCH_NORMS = (
     _form("batch_norm", {}, (4, 3, 17, 5)),
     _form("batch_norm of given statistics", _RUNNING, (4, 3, 7, 5)),
@@ -154,8 +150,8 @@ BATCH_NORMS = (
         {"x": "full", **_RUNNING},
         ("statistics",),
         _statistics,
-        _no_own,
-        _no_own,
+        no_own,
+        no_own,
         compared=Comparison(
             "batch_norm",
             bounds=lambda case, p: _Bounds(case, p).statistics(),

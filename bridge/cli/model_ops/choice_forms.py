@@ -9,7 +9,7 @@ import numpy as np
 
 from bridge.cli.entries import Comparison, Entry, Operands
 from bridge.cli.frozen_random import Array
-from bridge.cli.model_ops.bounded import Bounded, exact
+from bridge.cli.model_ops.bounded import Bounded, exact, no_own
 
 
 def _columns(x: Array, k: int) -> Array:
@@ -37,9 +37,6 @@ def _columns_of(ops: Any, p: Operands, k: int) -> Any:
 
 def _top_k(shape: tuple[int, ...], k: int) -> tuple[Entry, Entry]:
     """Returns the forms of the values and of their columns."""
-
-    def no_own(p: Operands) -> Any:
-        raise NotImplementedError("top_k is compared with its definition alone")
 
     def form(name: str, role: str, call: Any, bounds: Any, is_smooth: bool) -> Entry:
         compared = Comparison(

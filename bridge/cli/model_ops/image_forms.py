@@ -13,7 +13,7 @@ import numpy as np
 
 from bridge.cli.entries import Comparison, Entry, Operands
 from bridge.cli.frozen_random import Array
-from bridge.cli.model_ops.bounded import Arithmetic, Bounded, exact
+from bridge.cli.model_ops.bounded import Arithmetic, Bounded, exact, no_own
 
 Shape = tuple[int, ...]
 # An image's matrix [n or 1, c or 1, places, results] for operands.
@@ -89,9 +89,6 @@ def _form(
     role: str = "planes",
     **others: Any,
 ) -> Entry:
-    def no_own(p: Operands) -> Any:
-        raise NotImplementedError(f"{name} is compared with its bounds alone")
-
     return Entry(
         name,
         {"x": role},

@@ -10,7 +10,7 @@ import numpy as np
 
 from bridge.cli.entries import Comparison, Entry, Operands
 from bridge.cli.frozen_random import Array
-from bridge.cli.model_ops.bounded import Arithmetic, Bounded, exact
+from bridge.cli.model_ops.bounded import Arithmetic, Bounded, exact, no_own
 
 _LR, _DECAY, _B1, _B2, _EPS = 1e-2, 0.1, 0.9, 0.999, 1e-8
 _MOMENTUM, _DAMPENING, _LIMIT = 0.9, 0.25, 3.0
@@ -170,9 +170,6 @@ def clip_bounds(case: Any, p: Operands) -> Mapping[str, Bounded]:
 def _form(
     name: str, call: Callable[[Any, Operands], Any], bounds: Any, *shapes: tuple[int, ...]
 ) -> Entry:
-    def no_own(p: Operands) -> Any:
-        raise NotImplementedError(f"{name} is compared with its bounds alone")
-
     return Entry(
         name,
         {"x": "parameter", "grads": "steps"},

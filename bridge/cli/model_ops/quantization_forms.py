@@ -11,7 +11,7 @@ import numpy as np
 from bridge import Quantization
 from bridge.cli.entries import Comparison, Entry, Operands
 from bridge.cli.frozen_random import Array
-from bridge.cli.model_ops.bounded import Arithmetic, Bounded, exact
+from bridge.cli.model_ops.bounded import Arithmetic, Bounded, exact, no_own
 
 # The largest number of a format's values, and the dtype of its scales.
 _MOST = {"int8": 127.0, "float8_e4m3fn": 448.0}
@@ -81,9 +81,6 @@ _PASSED = {"dx": "g", "jvp": "t_x", "d2g": "v_x"}
 
 def _form(name: str, op: str, shape: tuple[int, ...]) -> Entry:
     is_smooth = op == "fake_quantize"
-
-    def no_own(p: Operands) -> Any:
-        raise NotImplementedError(f"{op} is compared with its definition alone")
 
     def bounds(case: Any, p: Operands) -> Mapping[str, Bounded]:
         return (_product_bounds if is_smooth else _bytes_bounds)(name, case, p)
