@@ -60,6 +60,18 @@ BRIDGE_DEVICE void store_element(char* to, int32_t dtype, Real value) {
     *reinterpret_cast<math::bfloat16*>(to) = math::round_to<math::bfloat16>(value);
 }
 
+// Adds the sum of a leaf to those that wait for it, with add(level); if it is not the last, the sum
+// waits, with keep(level).
+template <class Add, class Keep>
+BRIDGE_DEVICE void end_leaf(int64_t leaf, bool is_last, const Add& add, const Keep& keep) {
+  int64_t level = 0;
+  for (; (leaf >> level & 1) != 0; ++level) add(level);
+  ++leaf;
+  if (!is_last) return keep(level);
+  for (++level; leaf >> level != 0; ++level)
+    if ((leaf >> level & 1) != 0) add(level);
+}
+
 // Visits the block's tiles: visit(batch, row, column) of the first element.
 template <class Tile, class Visit>
 BRIDGE_DEVICE void each_tile(const TileParams& params, const Visit& visit) {
@@ -273,24 +285,19 @@ struct TileKernel {
     }
   }
 
-  // Adds the sum of a leaf to those that wait for it; if it is not the last, the sum waits.
   static BRIDGE_DEVICE void end_leaf(const TileParams& params, int64_t leaf, bool is_last,
                                      Real (&sums)[kRows][kCols]) {
-    int64_t level = 0;
-    for (; (leaf >> level & 1) != 0; ++level) add_waiting(waiting(params, level), sums);
-    ++leaf;
-    if (is_last) {
-      for (++level; leaf >> level != 0; ++level)
-        if ((leaf >> level & 1) != 0) add_waiting(waiting(params, level), sums);
-      return;
-    }
-    Real* const to = waiting(params, level);
+    const auto keep = [&](int64_t level) {
+      Real* const to = waiting(params, level);
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
+      for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-      for (int j = 0; j < kCols; ++j) to[(i * kCols + j) * kTileThreads] = sums[i][j];
-    }
-    fill(Real(-0.0), sums);
+        for (int j = 0; j < kCols; ++j) to[(i * kCols + j) * kTileThreads] = sums[i][j];
+      }
+      fill(Real(-0.0), sums);
+    };
+    products::end_leaf(
+        leaf, is_last, [&](int64_t level) { add_waiting(waiting(params, level), sums); }, keep);
   }
 
  private:

@@ -141,22 +141,17 @@ struct TensorTile {
     });
   }
 
-  // Adds the sum of a leaf to those that wait for it; if it is not the last, the sum waits.
   static BRIDGE_DEVICE void end_leaf(const TileParams& params, int64_t leaf, bool is_last,
                                      Sums& sums) {
-    int64_t level = 0;
-    for (; (leaf >> level & 1) != 0; ++level) add_waiting(waiting(params, level), sums);
-    ++leaf;
-    if (is_last) {
-      for (++level; leaf >> level != 0; ++level)
-        if ((leaf >> level & 1) != 0) add_waiting(waiting(params, level), sums);
-      return;
-    }
-    float* const to = waiting(params, level);
-    each([&](int i, int j, int e) {
-      to[((i * kColMmas + j) * 4 + e) * kThreads] = sums[i][j][e];
-      sums[i][j][e] = 0;
-    });
+    const auto keep = [&](int64_t level) {
+      float* const to = waiting(params, level);
+      each([&](int i, int j, int e) {
+        to[((i * kColMmas + j) * 4 + e) * kThreads] = sums[i][j][e];
+        sums[i][j][e] = 0;
+      });
+    };
+    products::end_leaf(
+        leaf, is_last, [&](int64_t level) { add_waiting(waiting(params, level), sums); }, keep);
   }
 };
 

@@ -133,10 +133,9 @@ PRODUCTS = (
     ),
     Fault(
         "tensor cores: a leaf without a partner counts as zero",
-        "cpp/products/tensor_tile.cuh",
-        "        if ((leaf >> level & 1) != 0) add_waiting(waiting(params, level), sums);\n"
-        "      return;",
-        "        add_waiting(waiting(params, level), sums);\n      return;",
+        "cpp/products/product.cuh",
+        "if ((leaf >> level & 1) != 0) add(level);",
+        "add(level);",
         tests=_EMULATED,
     ),
     Fault(
